@@ -1,0 +1,1 @@
+"""Federated learning experiments on PyTorch Lightning, with FedPM at the heart."""

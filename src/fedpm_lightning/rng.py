@@ -1,0 +1,80 @@
+"""Counter-based randomness: every draw is a pure function of (seed, purpose, round, client).
+
+Nothing here keeps state. The order in which clients run, the number of data workers, evaluation, logging and a
+resume in the middle of an experiment therefore change no draw, and there is no generator state to checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int:
+    """Return a 63-bit seed for one use of randomness.
+
+    Args:
+        seed: The experiment's seed, any non-negative integer.
+        purpose: What the numbers are for ("cohort", "batches", "client", ...). Two purposes never share draws.
+        round: 0-based communication round.
+        client: Client id.
+
+    Returns:
+        An integer in [0, 2**63).
+    """
+    # A stable digest, because hash(str) differs from one Python process to the next.
+    tag = int.from_bytes(hashlib.blake2s(purpose.encode(), digest_size=4).digest(), "little")
+    state = np.random.SeedSequence([seed, tag, round, client]).generate_state(1, np.uint64)[0]
+    return int(state >> np.uint64(1))
+
+
+def torch_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:
+    """Return a CPU `torch.Generator` seeded by `derive_seed`: the same numbers whatever the training device is."""
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, round, client))
+
+
+def numpy_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
+    """Return a NumPy generator seeded by `derive_seed`."""
+    return np.random.default_rng(derive_seed(seed, purpose, round, client))
+
+
+def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[int]:
+    """Draw the cohort S_t of a round: `size` clients of `num_clients`, uniformly, without replacement, sorted.
+
+    Args:
+        seed: The experiment's seed.
+        round: 0-based communication round.
+        num_clients: N.
+        size: |S_t|, in 1..N.
+
+    Returns:
+        The sorted client ids.
+
+    Raises:
+        ValueError: If `size` is outside 1..num_clients.
+    """
+    if not 1 <= size <= num_clients:
+        raise ValueError(f"cohort size {size} is outside 1..{num_clients} (the number of clients)")
+    if size == num_clients:
+        return list(range(num_clients))
+    chosen = numpy_generator(seed, "cohort", round).choice(num_clients, size=size, replace=False)
+    return sorted(int(k) for k in chosen)
+
+
+@contextmanager
+def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+    """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards."""
+    cuda = [d for d in devices if d.type == "cuda"]
+    with torch.random.fork_rng(devices=cuda):
+        torch.manual_seed(derive_seed(seed, purpose, round, client))
+        yield
+
+
+def permutation(n: int, generator: torch.Generator) -> Tensor:
+    """Return a random permutation of 0..n-1, int64 [n], on the CPU."""
+    return torch.randperm(n, generator=generator)

@@ -1,0 +1,186 @@
+"""The nouns of a federated round, and the legend of shapes used everywhere.
+
+Shape legend:
+    N       clients in the experiment;  S = |S_t| clients in the cohort of one round
+    C       clients stacked along an optional LEADING axis (vectorized execution); absent otherwise
+    out, d  rows and columns of one layer's matrix W (out x d); d counts the constant-1 column when there is a bias
+    R       rows of a layer's input matrix X (R x d): batch x shared positions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Params: TypeAlias = dict[str, Tensor]
+"""Parameter name -> tensor, in the network's own order."""
+
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""(inputs, targets) on the training device, inputs already augmented and normalised."""
+
+ServerState: TypeAlias = dict[str, Any]
+"""What a method keeps at the server between rounds: tensors and numbers only, so that checkpoints stay safe to load."""
+
+ClientState: TypeAlias = dict[str, Any]
+"""What a method keeps for one client between rounds, on the CPU: tensors and numbers only."""
+
+
+@runtime_checkable
+class OnWire(Protocol):
+    """A message part that knows its own size on the network (a triangle, a sketch, a compressed matrix)."""
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the form that is really sent."""
+        ...
+
+
+def wire_bytes(message: object) -> int:
+    """Count the bytes of a message: tensors at their dtype, `OnWire` parts in their own form, containers by their parts.
+
+    Plain Python numbers count 8 bytes each; None counts nothing.
+
+    Raises:
+        TypeError: If a part is of a kind whose size nobody declared.
+    """
+    if isinstance(message, OnWire):
+        return message.wire_bytes
+    if isinstance(message, Tensor):
+        return message.numel() * message.element_size()
+    if isinstance(message, Mapping):
+        return sum(wire_bytes(part) for part in message.values())
+    if isinstance(message, list | tuple):
+        return sum(wire_bytes(part) for part in message)
+    if isinstance(message, bool | int | float):
+        return 8
+    if message is None:
+        return 0
+    raise TypeError(f"cannot count the bytes of a {type(message).__name__}: give it a `wire_bytes` property")
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """How much a client trains in one round: E epochs or K steps, exactly one of the two.
+
+    Raises:
+        ValueError: If both or neither are given, or the given one is below 1.
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError(
+                f"give exactly one of local_epochs and local_steps (got {self.epochs} and {self.steps}); "
+                "set the other to null"
+            )
+        amount = self.epochs if self.steps is None else self.steps
+        if amount is None or amount < 1:
+            raise ValueError(f"local work must be at least 1 epoch or step, got {amount}")
+
+
+class ClientData(Protocol):
+    """One client's local data set, resident in memory."""
+
+    @property
+    def client(self) -> int:
+        """The client's id, 0..N-1."""
+        ...
+
+    @property
+    def num_samples(self) -> int:
+        """n_i, the number of local training samples."""
+        ...
+
+    def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
+        """Yield the training batches of one round: shuffled and augmented as f(seed, round, client)."""
+        ...
+
+    def everything(self, chunk: int | None = None) -> Iterator[Batch]:
+        """Yield the whole local set in order, without augmentation, in chunks (None: the evaluation batch size)."""
+        ...
+
+
+@dataclass
+class Cohort:
+    """The one batch of a training epoch: the clients that take part in a round, with their data."""
+
+    round: int
+    clients: list[ClientData]
+
+    @property
+    def ids(self) -> list[int]:
+        """The cohort's client ids."""
+        return [data.client for data in self.clients]
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+
+@dataclass
+class Broadcast:
+    """What the server sends to every client of the cohort at the start of a round. Read-only for clients.
+
+    Attributes:
+        round: 0-based communication round.
+        params: theta, detached; never an alias of the tensors a client trains.
+        buffers: The network's buffers (running means, counters).
+        lr_factor: The learning-rate schedule's value for this round; methods multiply their lr by it.
+        extra: What the method sends besides (control variates, a summed gradient); counted in down_bytes.
+    """
+
+    round: int
+    params: Params
+    buffers: Params
+    lr_factor: float = 1.0
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes sent to ONE client."""
+        return wire_bytes(self.params) + wire_bytes(self.buffers) + wire_bytes(self.extra)
+
+
+@dataclass
+class ClientUpdate:
+    """What one client returns.
+
+    Attributes:
+        client: The client's id.
+        num_samples: n_i.
+        num_steps: K_i, the optimizer steps really taken.
+        params: The quantity that is mixed: theta_i for parameter mixing, g_i for gradient mixing.
+        message: The method's further uploads (preconditioners, control-variate changes, ...).
+        buffers: The client's buffers where the policy is `mix`, else empty.
+        metrics: Scalars for the log (train loss, ...); they are not counted as communication.
+        dropped: Set by a callback when the update never reaches the server.
+    """
+
+    client: int
+    num_samples: int
+    num_steps: int
+    params: Params
+    message: dict[str, Any] = field(default_factory=dict[str, Any])
+    buffers: Params = field(default_factory=dict[str, Tensor])
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    dropped: bool = False
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes this client uploads."""
+        return wire_bytes(self.params) + wire_bytes(self.message) + wire_bytes(self.buffers)
+
+
+def clone_params(params: Mapping[str, Tensor]) -> Params:
+    """Return detached copies: the receiver can never see a later change of the sender's tensors."""
+    return {name: tensor.detach().clone() for name, tensor in params.items()}
+
+
+def to_device(params: Mapping[str, Tensor], device: torch.device) -> Params:
+    """Return the tensors on `device` (no copy where they already are there)."""
+    return {name: tensor.to(device) for name, tensor in params.items()}
