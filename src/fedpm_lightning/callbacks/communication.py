@@ -1,0 +1,44 @@
+"""Counts what crosses the network, in the form that is really sent."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from lightning.pytorch import LightningModule, Trainer
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.types import ClientData, ClientUpdate, Cohort
+
+if TYPE_CHECKING:
+    from fedpm_lightning.module import FederatedModule
+
+
+class Communication(FederatedCallback):
+    """Records comm/up_bytes and comm/down_bytes, both cumulative over the experiment and over clients."""
+
+    def __init__(self) -> None:
+        self.up_bytes = 0
+        self.down_bytes = 0
+
+    def on_client_start(self, trainer: Trainer, module: LightningModule, data: ClientData) -> None:
+        """Count one broadcast."""
+        self.down_bytes += cast("FederatedModule", module).broadcast.wire_bytes
+
+    def on_update_received(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+        """Count one upload."""
+        self.up_bytes += update.wire_bytes
+
+    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """Record the running totals."""
+        record = cast("FederatedModule", module).record
+        record("comm/up_bytes", float(self.up_bytes))
+        record("comm/down_bytes", float(self.down_bytes))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the totals, so that they survive a resume."""
+        return {"up_bytes": self.up_bytes, "down_bytes": self.down_bytes}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the totals."""
+        self.up_bytes = int(state_dict["up_bytes"])
+        self.down_bytes = int(state_dict["down_bytes"])

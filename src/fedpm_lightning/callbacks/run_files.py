@@ -1,0 +1,165 @@
+"""The files of a run: metrics.csv (one row a round), partition.json, summary.json.
+
+They are complete at any moment: a killed run leaves its finished rounds and a summary with `finished: false`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_facts, to_json
+from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
+from fedpm_lightning.report.metrics_csv import MetricsCsv, write_atomically
+
+__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history"]
+
+
+class RunFiles(FederatedCallback):
+    """Writes the files of a run and pushes the same row a round to every logger of the trainer.
+
+    The row is what `module.record(name, value)` gathered since the round began. It is cleared when the next
+    round begins, not when it is written, so that callbacks in any order can read it in `on_train_epoch_end`.
+
+    Args:
+        run_dir: The run's own folder.
+        config: The complete parsed configuration, nested; kept in summary.json.
+        experiment: Name of the experiment the run belongs to.
+        label: Name of the method in tables; the class name of the method if None.
+        monitor: The metric that decides `best`; chosen from what the run measures if None.
+        refresh_s: Least seconds between two refreshes of summary.json while training.
+    """
+
+    def __init__(
+        self,
+        run_dir: str | Path,
+        config: Mapping[str, Any],
+        experiment: str | None = None,
+        label: str | None = None,
+        monitor: Monitor | None = None,
+        refresh_s: float = 2.0,
+    ) -> None:
+        super().__init__()
+        self.run_dir = Path(run_dir)
+        self.history = History(fixed_monitor=monitor)
+        self._config = config
+        self._names = {"experiment": experiment, "method_label": label}
+        self._refresh_s = refresh_s
+        self._csv = MetricsCsv(self.run_dir / "metrics.csv")
+        self._facts: Facts = {}
+        self._written_at = 0.0
+        self._began = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Keep the metrics before the first round: a resumed run does not evaluate them again."""
+        return {"initial": dict(self.history.initial)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the initial metrics back from a checkpoint."""
+        self.history.initial = dict(state_dict["initial"])
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The sanity check is the evaluation of the initial model."""
+        self.history.initial = {key: float(value) for key, value in current_row(pl_module).items()}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the files. Rounds after the one that is resumed never happened, so their rows go."""
+        # Not in on_fit_start: resuming a finished run trains nothing and must leave its files alone.
+        # A fast_dev_run tries the code; it must not overwrite a real run either.
+        self._began = trainer.is_global_zero and not trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+        if not self._began:
+            return
+        self.history.rows = self._csv.begin(rounds_done=trainer.global_step)
+        self._facts = run_facts(trainer, pl_module, self._config)
+        partition = partition_facts(getattr(trainer, "datamodule", None))
+        write_atomically(self.run_dir / "partition.json", to_json(partition))
+        self.write_summary()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Clear the last round's row."""
+        current_row(pl_module).clear()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the round's row, here and to the loggers."""
+        if not self._began:
+            return
+        self._write_row(trainer, pl_module)
+        if time.monotonic() - self._written_at >= self._refresh_s:
+            self.write_summary()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The run has ended by itself; it is finished unless it ran out of time."""
+        if self._began:
+            self.write_summary(finished=not _out_of_time(trainer))
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave a summary that says so. A diverged round gets a row, with `diverged` 1; others none."""
+        if not self._began:
+            return
+        if _is_divergence(exception):
+            current_row(pl_module)["diverged"] = 1.0
+            self._write_row(trainer, pl_module)
+        reason = f"{type(exception).__name__}: {exception}".splitlines()[0]
+        self.write_summary(error=reason)
+
+    def write_summary(self, finished: bool = False, error: str | None = None) -> None:
+        """Write summary.json as the run stands now."""
+        monitor, best, final = self.history.monitor, self.history.best, self.history.final
+        names = {**self._names, "method_label": self._names["method_label"] or self._facts.get("method")}
+        summary = {
+            **names,
+            **self._facts,
+            "rounds_done": self.history.rounds_done,
+            "finished": finished,
+            "diverged": any(row.get("diverged", 0.0) for row in self.history.rows),
+            "error": error,
+            "monitor": monitor and {"key": monitor.key, "mode": monitor.mode, "why": monitor.why},
+            "round_of_best": int(best["round"]) if best else None,
+            "initial": self.history.initial,
+            "best": best,
+            "final": final,
+            "bytes_up": final.get("comm/up_bytes"),
+            "bytes_down": final.get("comm/down_bytes"),
+            "seconds": final.get("time/total_s"),
+            "run_dir": str(self.run_dir),
+            "config": self._config,
+        }
+        write_atomically(self.run_dir / "summary.json", to_json(summary))
+        self._written_at = time.monotonic()
+
+    def _write_row(self, trainer: Trainer, module: LightningModule) -> None:
+        row = {"round": trainer.current_epoch + 1.0, **current_row(module)}
+        self._csv.write(row)
+        for logger in trainer.loggers:
+            logger.log_metrics(row, step=int(row["round"]))
+
+
+def current_row(module: LightningModule) -> Row:
+    """Return the module's live row of the current round; an empty one for a module that keeps none."""
+    return cast("Row", getattr(module, "row", {}))
+
+
+def find_history(trainer: Trainer) -> History | None:
+    """Return the history that the trainer's RunFiles keeps; None if it has none or has recorded no round."""
+    callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
+    found = next((callback for callback in callbacks if isinstance(callback, RunFiles)), None)
+    return found.history if found is not None and found.history.rows else None
+
+
+def _is_divergence(exception: BaseException) -> bool:
+    """Tell whether NaN or Inf ended the run: in the global model, or in a client's training."""
+    # By name, because the frame that defines the error imports this folder.
+    return "Diverged" in type(exception).__name__ or isinstance(exception.__cause__, FloatingPointError)
+
+
+def _out_of_time(trainer: Trainer) -> bool:
+    """Tell whether `max_time` stopped the run before its last round."""
+    timers = [c for c in cast("list[object]", getattr(trainer, "callbacks", [])) if isinstance(c, Timer)]
+    late = any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)
+    return late and trainer.global_step < (trainer.max_epochs or 0)

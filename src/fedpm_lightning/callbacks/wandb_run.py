@@ -1,0 +1,77 @@
+"""What Lightning's WandbLogger leaves out: the whole configuration, rounds as x axis, tags, final and best.
+
+wandb itself is only touched through the logger, so a run without it never imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import WandbLogger
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.run_facts import plain, run_facts
+from fedpm_lightning.callbacks.run_files import find_history
+
+_LONGEST_TAG = 64  # the service rejects a longer one
+
+
+class WandbRun(FederatedCallback):
+    """Completes the W&B run of every WandbLogger of the trainer; without one it does nothing.
+
+    The figures of `final` and `best` come from the `RunFiles` callback beside it.
+
+    Args:
+        config: The complete parsed configuration; logged NESTED, because a sweep locks the dotted keys.
+        label: Name of the method in tables; the class name of the method if None.
+        tags: Further tags.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], label: str | None = None, tags: tuple[str, ...] | list[str] = ()
+    ) -> None:
+        super().__init__()
+        self._config = config
+        self._label = label
+        self._tags = tuple(tags)
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Complete the run before anything is logged to it: definitions do not apply backwards."""
+        if stage != "fit":
+            return
+        facts = run_facts(trainer, pl_module, self._config)
+        for run in _runs(trainer):
+            # Every metric against `round`, also those that a logger row does not carry with it.
+            run.define_metric("round")
+            run.define_metric("*", step_metric="round", step_sync=True)
+            run.config.update(plain(self._config), allow_val_change=True)
+            run.tags = tuple(dict.fromkeys([*(run.tags or ()), *self._labels(facts), *self._tags]))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the final and the best round into the summary, with the metric that decided."""
+        history = find_history(trainer)
+        if history is None:
+            return
+        final = {f"final/{key}": value for key, value in history.final.items()}
+        best = {f"best/{key}": value for key, value in history.best.items()}
+        monitor = {} if history.monitor is None else {"monitor": history.monitor.key}
+        for run in _runs(trainer):
+            run.summary.update({**final, **best, **monitor})
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """An interrupted run keeps its figures too."""
+        self.on_train_end(trainer, pl_module)
+
+    def _labels(self, facts: Mapping[str, Any]) -> list[str]:
+        alpha = f"alpha={facts['alpha']}" if facts["alpha"] is not None else None
+        labels = [self._label or facts["method"], facts["data"], alpha or facts["partition"]]
+        return [str(label)[:_LONGEST_TAG] for label in labels if label]
+
+
+def _runs(trainer: Trainer) -> list[Any]:
+    """Return the live W&B runs; only rank 0 has real ones."""
+    if not trainer.is_global_zero:
+        return []
+    return [cast(Any, logger).experiment for logger in trainer.loggers if isinstance(logger, WandbLogger)]

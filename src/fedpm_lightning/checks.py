@@ -1,0 +1,26 @@
+"""Range checks of hyper-parameters, with one form of message: the name, the value, the legal range."""
+
+from __future__ import annotations
+
+import math
+
+
+def positive(name: str, value: float) -> float:
+    """Return `value` if it is finite and above 0, else raise ValueError."""
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} must be a finite number above 0, got {value}")
+    return value
+
+
+def at_least(name: str, value: float, bound: float) -> float:
+    """Return `value` if it is finite and not below `bound`, else raise ValueError."""
+    if not (math.isfinite(value) and value >= bound):
+        raise ValueError(f"{name} must be a finite number of at least {bound:g}, got {value}")
+    return value
+
+
+def fraction(name: str, value: float) -> float:
+    """Return `value` if it lies in [0, 1), else raise ValueError."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
+    return value

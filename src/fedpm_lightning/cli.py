@@ -1,0 +1,60 @@
+"""The `fedpm` command: a thin dispatcher, so that `fedpm --help` and the light verbs never wait for torch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+
+HELP = """usage: fedpm VERB ...
+
+Federated learning experiments on PyTorch Lightning.
+
+verbs:
+  fit        run an experiment:      fedpm fit --config configs/quickstart.yaml
+  validate   evaluate a checkpoint on the validation and test split
+  test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
+  compare    tables over finished runs:                fedpm compare runs/
+
+`fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
+  fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
+            --data.partition.alpha 0.1 --model.method.lr 0.05 --rounds 100
+"""
+
+VERBS = {
+    "fit": "fedpm_lightning.experiment",
+    "validate": "fedpm_lightning.experiment",
+    "test": "fedpm_lightning.experiment",
+    "compare": "fedpm_lightning.report.compare",
+}
+_WITH_VERB = "fedpm_lightning.experiment"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb.
+
+    Args:
+        argv: The words after `fedpm`; default: the command line.
+
+    Returns:
+        The exit code: 0 fine, 1 the run failed, 2 the command line is wrong, 3 the model diverged.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(HELP, end="")
+        return 0
+    if words[0] == "--version":
+        from importlib.metadata import version
+
+        print(f"fedpm-lightning {version('fedpm-lightning')}")
+        return 0
+    if words[0] not in VERBS:
+        print(f"error: there is no verb {words[0]!r}; choose one of {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    module = VERBS[words[0]]
+    run: Callable[[list[str]], int] = import_module(module).main
+    return run(words if module == _WITH_VERB else words[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""A client as a method sees it: its data, what the server sent, a scratch network at theta, and its own state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, LocalWork, Params
+
+BufferPolicy: TypeAlias = Literal["mix", "local", "freeze"]
+"""Running statistics: averaged at the server, kept by each client, or left as the server has them."""
+
+_BUFFERS = "buffers"
+
+
+@dataclass
+class Client:
+    """One client during one round.
+
+    Attributes:
+        data: The local data set.
+        broadcast: What the server sent; theta is `broadcast.params`.
+        model: The scratch network, at theta after `start()`.
+        work: How much to train.
+        state: The client's state, kept between rounds; a method changes it in place.
+        buffer_policy: What happens to batch-norm statistics.
+    """
+
+    data: ClientData
+    broadcast: Broadcast
+    model: LocalModel
+    work: LocalWork
+    state: ClientState
+    buffer_policy: BufferPolicy = "mix"
+
+    @property
+    def theta(self) -> Params:
+        """The round's global parameters, detached."""
+        return self.broadcast.params
+
+    @property
+    def lr_factor(self) -> float:
+        """The learning-rate schedule's factor for this round."""
+        return self.broadcast.lr_factor
+
+    def start(self) -> None:
+        """Load theta, and this client's own buffers where the policy is `local`, into the scratch network."""
+        own: dict[str, Tensor] = self.state.get(_BUFFERS, {})
+        self.model.load(self.broadcast.params, {**self.broadcast.buffers, **own})
+
+    def train(self, optimizer: Optimizer, transform: GradientTransform | None = None) -> LocalResult:
+        """Run the local loop from where the scratch network stands, for the configured work."""
+        batches = self.data.batches(self.broadcast.round, self.work)
+        return local_loop(self.model, batches, optimizer, transform)
+
+    def upload(self, result: LocalResult, message: dict[str, Any] | None = None) -> ClientUpdate:
+        """Return the trained parameters theta_i as this client's update, with a further `message`."""
+        return ClientUpdate(
+            client=self.data.client,
+            num_samples=self.data.num_samples,
+            num_steps=result.num_steps,
+            params=self.model.snapshot(),
+            message=message or {},
+            buffers=self._buffers_to_send(),
+            metrics={"loss": result.loss},
+        )
+
+    def _buffers_to_send(self) -> Params:
+        if not self.model.buffers or self.buffer_policy == "freeze":
+            return {}
+        if self.buffer_policy == "mix":
+            return self.model.float_buffers()
+        self.state[_BUFFERS] = {k: b.detach().cpu().clone() for k, b in self.model.buffers.items()}
+        return {}

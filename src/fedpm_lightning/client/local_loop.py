@@ -1,0 +1,66 @@
+"""The only local training loop: every method that trains runs this one, with an optimizer and a transform of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from torch.optim import Optimizer
+
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.curvature.hooks import Rows
+from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.types import Batch, Params
+
+GradientTransform: TypeAlias = Callable[[Params], None]
+"""Changes `.grad` of the leaves in place before each step (a proximal term, a control variate)."""
+
+
+@runtime_checkable
+class UsesCurvature(Protocol):
+    """An optimizer that looks at the inputs of layers during the forward pass."""
+
+    def wants(self) -> Sequence[Layer]:
+        """Return the layers whose inputs the NEXT step must observe."""
+        ...
+
+    def observe(self, rows: Mapping[str, Rows]) -> None:
+        """Take the observed inputs of one batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalResult:
+    """What local training reports: K_i steps and the mean loss over the samples seen."""
+
+    num_steps: int
+    loss: float
+
+
+def local_loop(
+    model: LocalModel,
+    batches: Iterable[Batch],
+    optimizer: Optimizer,
+    transform: GradientTransform | None = None,
+) -> LocalResult:
+    """Train `model` in place for as many steps as there are batches.
+
+    Losses are summed on the device and read once at the end, so that no step waits for the device.
+    """
+    steps, seen = 0, 0
+    total = torch.zeros((), dtype=torch.float64, device=model.device)
+    for inputs, targets in batches:
+        wanted = optimizer.wants() if isinstance(optimizer, UsesCurvature) else ()
+        loss, rows = model.gradient((inputs, targets), wanted)
+        with torch.autocast(model.device.type, enabled=False):
+            if wanted and isinstance(optimizer, UsesCurvature):
+                optimizer.observe(rows)
+            if transform is not None:
+                transform(model.params)
+            optimizer.step()
+        total += loss.double() * len(targets)
+        steps, seen = steps + 1, seen + len(targets)
+    model.zero_grad()
+    return LocalResult(steps, float(total) / max(seen, 1))

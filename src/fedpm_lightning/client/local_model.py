@@ -1,0 +1,94 @@
+"""The scratch network in which the clients of this process train, one after another.
+
+One copy is made per run, never one per client: loading theta is a copy into existing memory. It is kept outside of the
+LightningModule's attributes, where it would enter the state dict, `parameters()` and the model summary.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
+from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.types import Batch, Params, clone_params
+
+
+class LocalModel:
+    """A network whose parameters clients train in place.
+
+    Args:
+        net: The global network; it is copied once and never touched.
+        objective: The local loss f_i.
+
+    Attributes:
+        params: The trainable leaves (theta_i), name -> parameter.
+        layers: The layers that FOOF knows.
+    """
+
+    def __init__(self, net: nn.Module, objective: Objective) -> None:
+        self.net = copy.deepcopy(net)
+        self.objective = objective
+        self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
+        self.buffers: Params = dict(self.net.named_buffers())
+        self.layers: list[Layer] = find_layers(self.net)
+
+    @property
+    def device(self) -> torch.device:
+        """The training device."""
+        return next(iter(self.params.values())).device
+
+    @torch.no_grad()
+    def load(self, params: Params, buffers: Params) -> None:
+        """Copy theta and the buffers in, drop gradients and switch to training mode."""
+        torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
+        for name, value in buffers.items():
+            self.buffers[name].copy_(value)
+        self.zero_grad()
+        self.net.train()
+
+    def zero_grad(self) -> None:
+        """Drop every `.grad`."""
+        for p in self.params.values():
+            p.grad = None
+
+    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, dict[str, Rows]]:
+        """Put the gradient of the loss on `batch` into `.grad`; return the loss and the inputs of `observe`.
+
+        Returns:
+            (loss [], detached; layer name -> its input rows, empty when nothing is observed)
+        """
+        inputs, targets = batch
+        self.zero_grad()
+        with _fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
+            loss = self.objective(self.net(inputs), targets, self.params)
+        with torch.autocast(inputs.device.type, enabled=False):
+            loss.backward()
+        return loss.detach(), dict(rows)
+
+    def gradients(self) -> Params:
+        """Return the current `.grad` of each leaf as copies; a leaf without one gives zeros."""
+        return {k: torch.zeros_like(p) if p.grad is None else p.grad.clone() for k, p in self.params.items()}
+
+    def snapshot(self) -> Params:
+        """Return a copy of theta_i."""
+        return clone_params(self.params)
+
+    def float_buffers(self) -> Params:
+        """Return copies of the floating-point buffers; counters are never averaged."""
+        return clone_params({k: b for k, b in self.buffers.items() if b.is_floating_point()})
+
+
+@contextmanager
+def _fresh_autocast(device: torch.device) -> Iterator[None]:
+    # A whole round runs inside ONE autocast region of Lightning's. Its cache of low-precision weights is only cleared
+    # when that region ends, so without this every local step after the first would see the weights of the first.
+    kind = device.type
+    enabled = torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), enabled=enabled, cache_enabled=False):
+        yield

@@ -1,0 +1,55 @@
+"""Where clients' states live between rounds: on the CPU, keyed by client, made at a client's first round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor
+
+from fedpm_lightning.types import ClientState
+
+
+class ClientStore:
+    """A lazy dictionary of client states; only clients that ever took part occupy memory."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, ClientState] = {}
+
+    def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
+        """Return a working copy of the client's state; `init()` makes the first one.
+
+        It is a copy, so that a client whose round fails leaves its stored state as it was: `put` commits.
+        """
+        stored = self._states.get(client)
+        return dict(stored) if stored is not None else init()
+
+    def put(self, client: int, state: ClientState) -> None:
+        """Commit a client's state after its round; tensors go to the CPU."""
+        if state:
+            self._states[client] = {key: to_cpu(value) for key, value in state.items()}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(self._states))
+
+    def state_dict(self) -> dict[int, ClientState]:
+        """Return all states, client -> state: plain dictionaries of tensors and numbers."""
+        return {client: self._states[client] for client in self}
+
+    def load_state_dict(self, states: dict[int, ClientState]) -> None:
+        """Replace all states."""
+        self._states = dict(states)
+
+
+def to_cpu(value: Any) -> Any:
+    """Return `value` with every tensor in it detached and on the CPU."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: to_cpu(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_cpu(part) for part in value]
+    return value

@@ -1,0 +1,116 @@
+"""Damping, and the Cholesky factorisation that raises it when a matrix is not definite enough.
+
+    absolute   delta as given
+    relative   delta * trace(A)/d for each factor, at least 1e-8: an absolute delta does not transfer between layers
+
+Deviations from the paper (arXiv:2511.09100 does not say what to do when a factor fails):
+    - On failure delta grows tenfold, logged, until the factorisation holds or delta has reached trace(A)/d.
+    - The groups of a grouped convolution and the clients of a stacked cohort each have their own delta.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+DampingMode: TypeAlias = Literal["absolute", "relative"]
+
+RELATIVE_FLOOR = 1e-8
+"""The least relative damping, so that a layer with dead inputs is not divided by 0."""
+
+_log = logging.getLogger(__name__)
+
+
+class CurvatureError(ArithmeticError):
+    """A curvature matrix is not finite, or not positive definite at any allowed damping."""
+
+
+def check_damping(delta: float, mode: str) -> None:
+    """Validate a damping.
+
+    Raises:
+        ValueError: If delta is negative or not finite, or the mode is unknown.
+    """
+    if not (math.isfinite(delta) and delta >= 0):
+        raise ValueError(
+            f"damping must be a finite number >= 0, got {delta}; try 1.0 with damping_mode 'relative'"
+        )
+    if mode not in ("absolute", "relative"):
+        raise ValueError(f"damping_mode must be 'absolute' or 'relative', got {mode!r}")
+
+
+def damping(delta: float, mode: DampingMode, scale: Tensor) -> Tensor:
+    """Return the number that is really added to the diagonal, [*].
+
+    Args:
+        delta: The damping asked for.
+        mode: `absolute` or `relative`.
+        scale: trace(A)/d, [*].
+
+    Raises:
+        ValueError: See `check_damping`.
+    """
+    check_damping(delta, mode)
+    if mode == "absolute":
+        return torch.full_like(scale, delta)
+    return (delta * scale).clamp_min(RELATIVE_FLOOR)
+
+
+def damped_cholesky(
+    M: Tensor, delta: Tensor, scale: Tensor, layer: str, least: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Factorise M + delta I, raising delta where it fails.
+
+    Args:
+        M: Symmetric matrices [*, n, n].
+        delta: The damping to start with, [*].
+        scale: trace(A)/d, where delta stops growing, [*].
+        layer: The layer's name, for messages.
+        least: delta below this share of `scale` counts as a failure.
+
+    Returns:
+        The lower Cholesky factor [*, n, n] and the damping really used [*].
+
+    Raises:
+        CurvatureError: If M is not finite, or not definite at delta = trace(A)/d.
+    """
+    while True:
+        L, info = torch.linalg.cholesky_ex(_add_diagonal(M, delta))
+        # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where every NaN arrives.
+        pivots = L.diagonal(dim1=-2, dim2=-1).sum(-1)
+        failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
+        if not failed.any():  # the one place where the host waits for the device
+            return L, delta
+        delta = _raised(M, delta, scale, failed, layer)
+
+
+def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str) -> Tensor:
+    """Return delta, ten times larger where the factorisation failed, or say why it cannot grow."""
+    used = float(delta[failed].max())
+    if not (M.isfinite().all() and delta.isfinite().all()):
+        raise CurvatureError(
+            f"layer {layer!r}: the curvature is NaN or Inf (delta {used:.3g}); the activations or the weights "
+            "diverged: lower lr or raise damping"
+        )
+    if (delta >= scale)[failed].any():
+        raise CurvatureError(
+            f"layer {layer!r}: A + delta I is not positive definite although delta {used:.3g} has reached "
+            f"trace(A)/d = {float(scale[failed].min()):.3g}; check the inputs of this layer or raise damping"
+        )
+    grown = torch.minimum(torch.maximum(10 * delta, RELATIVE_FLOOR * scale), scale)
+    new = torch.where(failed, grown, delta)
+    _log.warning(
+        "layer %r: Cholesky failed at delta %.3g, trying %.3g", layer, used, float(new[failed].max())
+    )
+    return new
+
+
+def _add_diagonal(M: Tensor, delta: Tensor) -> Tensor:
+    """Return M + delta I without building I."""
+    P = M.clone()
+    P.diagonal(dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
+    return P

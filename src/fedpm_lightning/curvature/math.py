@@ -1,0 +1,90 @@
+"""FOOF's input rows and second moments, as pure tensor maths (Benzing 2022, "Gradient Descent on Neurons").
+
+Layout, for one layer with batch B and T shared positions (pixels, tokens; T = 1 without any), R = B T:
+
+    x    the layer's input       Linear [B, ..., in]      Conv2d [B, in, H, W]
+    X    its rows                [R, d]                   grouped Conv2d [groups, R, d]
+    A    their second moment     [d, d]                   grouped Conv2d [groups, d, d]
+
+    A = (1/n) sum_r x_r x_r^T,   n = R (`spatial: mean`) or, for a convolution, n = B (`spatial: sum`)
+
+A is uncentred. A patch is ordered (channel, kh, kw), as in a flattened Conv2d weight; the last entry of a row is the
+constant 1 of the bias. Everything is float32 or wider, under autocast too: low precision has no Cholesky and loses
+definiteness.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedpm_lightning.curvature.layers import Layer, Patches
+
+Spatial: TypeAlias = Literal["mean", "sum"]
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """Return a context in which autocast does not lower any precision."""
+    return torch.autocast(device.type, enabled=False)
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return `x` in float32 or, if it is wider already, in its own dtype."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def input_rows(x: Tensor, layer: Layer) -> Tensor:
+    """Return the rows X of one layer's input: [R, d], or [groups, R, d].
+
+    Args:
+        x: The layer's input, one client's (under vmap the client axis is hidden).
+        layer: Its description.
+    """
+    x = widen(x)
+    X = x.reshape(-1, x.shape[-1]) if layer.patches is None else patch_rows(x, layer.patches, layer.groups)
+    return X if layer.bias is None else F.pad(X, (0, 1), value=1.0)
+
+
+def patch_rows(x: Tensor, patches: Patches, groups: int = 1) -> Tensor:
+    """Cut an image batch into the patches a convolution multiplies with: [B T, in kh kw] or [groups, B T, ...].
+
+    Args:
+        x: [B, in, H, W], or one image [in, H, W].
+        patches: The convolution's geometry.
+        groups: Its groups.
+    """
+    x = x if x.dim() == 4 else x.unsqueeze(0)
+    if any(patches.pad):
+        x = F.pad(x, patches.pad, mode=patches.pad_mode)
+    for axis in (0, 1):
+        reach = patches.dilation[axis] * (patches.kernel[axis] - 1) + 1
+        x = x.unfold(2 + axis, reach, patches.stride[axis])[..., :: patches.dilation[axis]]
+    # A view so far, [B, in, H', W', kh, kw]; the reshape below is the only copy.
+    x = x.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 2, 5, 6)
+    X = x.reshape(groups, x.shape[1] * x.shape[2] * x.shape[3], -1)
+    return X if groups > 1 else X.squeeze(0)
+
+
+def num_samples(x: Tensor, layer: Layer) -> int:
+    """Return the n of `spatial: sum`: the images of a convolution's input, the rows of a linear layer's."""
+    if layer.patches is None:
+        return x.numel() // x.shape[-1]
+    return x.shape[0] if x.dim() == 4 else 1
+
+
+def gram(X: Tensor) -> Tensor:
+    """Return X^T X, [*, d, d]: the sum of outer products over the rows."""
+    return X.mT @ X
+
+
+def trace(A: Tensor) -> Tensor:
+    """Return the trace of [*, d, d] as [*]."""
+    return A.diagonal(dim1=-2, dim2=-1).sum(-1)
+
+
+def symmetric_numbers(d: int) -> int:
+    """Return how many numbers a symmetric d x d matrix needs on the network: its triangle."""
+    return d * (d + 1) // 2

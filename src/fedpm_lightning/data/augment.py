@@ -1,0 +1,96 @@
+"""Augmentation and normalisation of whole batches on the training device.
+
+Every random number is drawn on the CPU for a whole epoch and moved once, so that a run's numbers do not depend on
+the device and a step never waits for the host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Draws:
+    """One epoch's random numbers: row and column offsets, int64 [n], and flips, bool [n]."""
+
+    rows: Tensor
+    columns: Tensor
+    flips: Tensor
+
+    def __getitem__(self, part: slice) -> Draws:
+        return Draws(self.rows[part], self.columns[part], self.flips[part])
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random crop after zero padding, with an offset of its own for every image, and horizontal flip.
+
+    Args:
+        pad: Pixels of black border on each side; 0 disables the crop.
+        flip: Mirror half of the images.
+    """
+
+    pad: int = 4
+    flip: bool = True
+
+    def draw(self, n: int, generator: torch.Generator, device: torch.device) -> Draws:
+        """Draw the numbers for n images on the CPU and move them to `device` at once."""
+        offsets = torch.randint(0, 2 * self.pad + 1, (2, n), generator=generator)
+        flips = torch.randint(0, 2 if self.flip else 1, (1, n), generator=generator)
+        rows, columns, flipped = torch.cat([offsets, flips]).to(device)
+        return Draws(rows, columns, flipped.bool())
+
+    def __call__(self, x: Tensor, draws: Draws) -> Tensor:
+        """Return augmented images: uint8 [b, c, h, w] in, the same out."""
+        b, c, h, w = x.shape
+        device = x.device
+        padded = F.pad(x, (self.pad,) * 4)
+        rows = torch.arange(h, device=device) + draws.rows[:, None]
+        columns = torch.arange(w, device=device).expand(b, w)
+        # Reading the columns backwards inside the crop window mirrors it: crop and flip are one gather.
+        columns = torch.where(draws.flips[:, None], w - 1 - columns, columns) + draws.columns[:, None]
+        image = torch.arange(b, device=device)[:, None, None, None]
+        channel = torch.arange(c, device=device)[None, :, None, None]
+        return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+
+
+class Normalise:
+    """Turn uint8 images 0..255 into floats of mean 0 and deviation 1 per channel.
+
+    The result has torch's default dtype, which Lightning sets for `64-true` and `bf16-true` precision.
+
+    Args:
+        mean: Mean per channel on the scale 0..1.
+        std: Standard deviation per channel on the scale 0..1.
+
+    Raises:
+        ValueError: If the lengths differ or a deviation is not positive.
+    """
+
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        if len(mean) != len(std) or min(std) <= 0:
+            raise ValueError(f"need one mean and one positive std per channel, got {mean} and {std}")
+        self.mean, self.std = mean, std
+        self._on: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise uint8 images [b, c, h, w]; floating inputs pass unchanged."""
+        if x.is_floating_point():
+            return x
+        scale, bias = self._constants(x.device, torch.get_default_dtype())
+        return torch.addcmul(bias, x.to(scale.dtype), scale)
+
+    def _constants(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return 1 / (255 std) and -mean / std, [c, 1, 1], made once for each device and dtype."""
+        if (device, dtype) not in self._on:
+            mean = torch.tensor(self.mean, dtype=torch.float64).view(-1, 1, 1)
+            std = torch.tensor(self.std, dtype=torch.float64).view(-1, 1, 1)
+            self._on[device, dtype] = (
+                (1 / (255 * std)).to(device, dtype),
+                (-mean / std).to(device, dtype),
+            )
+        return self._on[device, dtype]

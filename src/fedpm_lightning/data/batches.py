@@ -1,0 +1,142 @@
+"""One client's data and its batches: f(seed, round, client), with no work on the host between steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedpm_lightning.data.augment import Augment, Normalise
+from fedpm_lightning.data.partition import Partition
+from fedpm_lightning.rng import permutation, torch_generator
+from fedpm_lightning.types import Batch, LocalWork
+
+
+def batch_bounds(n: int, batch_size: int | None, drop_last: bool) -> list[tuple[int, int]]:
+    """Return the [start, end) of one epoch's batches over n shuffled samples.
+
+    A rest of one sample joins the batch before it, because many layers and second-order factors fail on a batch of
+    one. `drop_last` drops any other rest, but never the only batch: a client smaller than the batch size still
+    trains on all it has.
+
+    Args:
+        n: Samples, 0 or more; 0 gives no batch.
+        batch_size: Samples a batch; None is the full batch.
+        drop_last: Whether a smaller last batch is left out.
+    """
+    if batch_size is None or n <= batch_size:
+        return [(0, n)] if n else []
+    ends = list(range(batch_size, n + 1, batch_size))
+    rest = n - ends[-1]
+    if rest == 1 and not drop_last:
+        ends[-1] = n
+    elif rest and not drop_last:
+        ends.append(n)
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What all clients share: the resident training data and how batches are made from them.
+
+    Attributes:
+        x: uint8 images [n, c, h, w] or floating inputs [n, ...], on the training device.
+        y: Targets, [n], on the training device.
+        partition: Where a client's shift of inputs comes from.
+        num_clients: N.
+        seed: The experiment's seed.
+        batch_size: Samples a batch; None is the full batch.
+        eval_batch_size: Samples a chunk where nothing is differentiated.
+        drop_last: Whether a smaller last batch is left out.
+        normalise: Applied to uint8 inputs.
+        augment: Applied to uint8 training batches, or None.
+    """
+
+    x: Tensor
+    y: Tensor
+    partition: Partition
+    num_clients: int
+    seed: int
+    batch_size: int | None
+    eval_batch_size: int
+    drop_last: bool
+    normalise: Normalise | None
+    augment: Augment | None
+
+    def prepared(self, x: Tensor, client: int, generator: torch.Generator) -> Tensor:
+        """Normalise a batch and apply the client's shift."""
+        x = x if self.normalise is None else self.normalise(x)
+        if not self.partition.shifts_inputs:
+            return x
+        return self.partition.shift(x, client, self.num_clients, generator)
+
+
+@dataclass(frozen=True)
+class ResidentClient:
+    """One client's local data set: rows of the shared pool (implements `types.ClientData`).
+
+    Attributes:
+        client: The client's id, 0..N-1.
+        rows: Its rows of the pool, sorted, int64 [n_i], on the training device.
+        pool: The shared data.
+    """
+
+    client: int
+    rows: Tensor
+    pool: Pool
+
+    @property
+    def num_samples(self) -> int:
+        """n_i."""
+        return len(self.rows)
+
+    def steps(self, work: LocalWork) -> int:
+        """Return K_i, the number of batches that `batches` yields for this amount of work."""
+        per_epoch = len(batch_bounds(self.num_samples, self.pool.batch_size, self.pool.drop_last))
+        return per_epoch * work.epochs if work.epochs is not None else min(per_epoch, 1) * (work.steps or 0)
+
+    def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
+        """Yield the training batches of one round, in a fresh order each local epoch.
+
+        K steps are the first K batches of as many epochs as they need. A client without samples yields nothing.
+        """
+        generator = torch_generator(self.pool.seed, "batches", round, self.client)
+        shift = torch_generator(self.pool.seed, "input-shift", round, self.client)
+        left = self.steps(work)
+        while left > 0:
+            for batch in self._epoch(generator, shift):
+                yield batch
+                left -= 1
+                if left == 0:
+                    return
+
+    def _epoch(self, generator: torch.Generator, shift: torch.Generator) -> Iterator[Batch]:
+        """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
+        pool, device = self.pool, self.pool.x.device
+        order = self.rows[permutation(self.num_samples, generator).to(device)]
+        augment = None if pool.x.is_floating_point() else pool.augment
+        draws = None if augment is None else augment.draw(self.num_samples, generator, device)
+        for start, end in batch_bounds(self.num_samples, pool.batch_size, pool.drop_last):
+            rows = order[start:end]
+            x = pool.x[rows]
+            if augment is not None and draws is not None:
+                x = augment(x, draws[start:end])
+            yield pool.prepared(x, self.client, shift), pool.y[rows]
+
+    def everything(self, chunk: int | None = None) -> Iterator[Batch]:
+        """Yield the whole local set in order, without augmentation, in chunks (None: the evaluation batch size).
+
+        The partition's shift is part of the data and stays, the same at every call.
+
+        Raises:
+            ValueError: If `chunk` is below 1.
+        """
+        size = self.pool.eval_batch_size if chunk is None else chunk
+        if size < 1:
+            raise ValueError(f"chunk must be at least 1 sample or None, got {size}")
+        shift = torch_generator(self.pool.seed, "input-shift-everything", 0, self.client)
+        for start in range(0, self.num_samples, size):
+            rows = self.rows[start : start + size]
+            yield self.pool.prepared(self.pool.x[rows], self.client, shift), self.pool.y[rows]

@@ -1,0 +1,76 @@
+"""Decoded tensors on disk: read without pickle, keyed by their source files, written atomically."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Raised when the content of a cache file changes its meaning."""
+
+Tensors = dict[str, Tensor]
+
+
+def cache_key(files: Sequence[Path], **settings: Any) -> str:
+    """Digest what a decoded copy depends on: settings and the files' names, sizes and modification times."""
+    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    text = json.dumps([FORMAT, stats, settings], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def cached(path: Path, names: Sequence[str], build: Callable[[], Tensors]) -> Tensors:
+    """Return the tensors kept at `path`, or build and keep them.
+
+    A damaged file is ignored and written anew; a folder that cannot be written costs only the time of the next
+    decoding.
+
+    Args:
+        path: The cache file.
+        names: Tensors that must be in it.
+        build: Makes the tensors.
+    """
+    kept = _read(path, names)
+    if kept is not None:
+        return kept
+    tensors = build()
+    try:
+        _write(path, tensors)
+    except OSError as error:
+        log.warning("the decoded data are not kept in %s: %s", path, error)
+    return tensors
+
+
+def _read(path: Path, names: Sequence[str]) -> Tensors | None:
+    if not path.is_file():
+        return None
+    try:
+        content: Any = torch.load(path, weights_only=True)
+        if all(isinstance(content[name], Tensor) for name in names):
+            return content
+        reason = "tensors are missing"
+    except Exception as error:
+        # A half-written or foreign file can fail in any layer below torch.load.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    log.warning("%s is damaged and is built again: %s", path, reason)
+    return None
+
+
+def _write(path: Path, tensors: Tensors) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Two processes may write at once: each fills a file of its own, and the rename decides.
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        torch.save(tensors, partial)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)

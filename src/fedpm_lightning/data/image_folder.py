@@ -1,0 +1,79 @@
+"""Image sets as folders: {train,test}/<class>/<file>, or {train,test}/<client>/<class>/<file> with natural clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
+from fedpm_lightning.data.image_specs import ImageSpec
+from fedpm_lightning.data.image_split import ImageSplit, checked_labels, decode_images
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm"}
+
+
+@dataclass(frozen=True)
+class ImageFolder:
+    """A local folder of image files; class numbers follow the sorted names of the class folders.
+
+    Attributes:
+        folder: Holds train/ and test/.
+        spec: Facts about a known set, or None.
+        group_column: Anything but None means that the clients' folders stand above the classes' folders.
+    """
+
+    folder: Path
+    spec: ImageSpec | None = None
+    group_column: str | None = None
+
+    @staticmethod
+    def fits(folder: Path) -> bool:
+        """Whether the folder has this layout."""
+        return (folder / "train").is_dir()
+
+    def files(self) -> list[Path]:
+        """Return the image files of both parts.
+
+        Raises:
+            MissingDataError: If a part has none.
+        """
+        return [file for split in ("train", "test") for file in self._split_files(split)]
+
+    def read(self, split: str) -> ImageSplit:
+        """Decode one part, "train" or "test".
+
+        Raises:
+            BrokenDataError: If an image cannot be read, or a class of the test part is not in the training part.
+        """
+        files = self._split_files(split)
+        classes = {name: number for number, name in enumerate(self._class_names())}
+        for file in files:
+            if file.parent.name not in classes:
+                raise BrokenDataError(f"{file}: class {file.parent.name!r} is not a folder of the training part")
+        spec = self.spec
+        labels = [classes[file.parent.name] for file in files]
+        y = checked_labels(labels, spec.num_classes if spec else len(classes), lambda row: str(files[row]))
+        x = decode_images(
+            lambda row: files[row].read_bytes(),
+            len(files),
+            spec.channels if spec else None,
+            spec.size if spec else None,
+            lambda row: str(files[row]),
+        )
+        groups = [file.parents[1].name for file in files] if self.group_column else None
+        return ImageSplit(x, y, groups)
+
+    def _split_files(self, split: str) -> list[Path]:
+        pattern = "*/*/*" if self.group_column else "*/*"
+        files = sorted(f for f in (self.folder / split).glob(pattern) if f.suffix.lower() in SUFFIXES)
+        if not files:
+            layout = f"{split}/<client>/<class>/<image>" if self.group_column else f"{split}/<class>/<image>"
+            raise MissingDataError(f"no images in {self.folder / split}; expected {layout}")
+        return files
+
+    def _class_names(self) -> list[str]:
+        """Return the training classes, numbers in numeric order ("10" after "9")."""
+        names = {file.parent.name for file in self._split_files("train")}
+        if all(name.isdecimal() for name in names):
+            return sorted(names, key=int)
+        return sorted(names)

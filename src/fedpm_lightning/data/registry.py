@@ -1,0 +1,32 @@
+"""Data set name -> loader. A new kind of data is one function from `DataRequest` to `ArraySet`, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedpm_lightning.data.arrays import ArraySet, DataRequest
+from fedpm_lightning.data.digits import load_digits
+from fedpm_lightning.data.image_specs import SPECS
+from fedpm_lightning.data.vision import load_images
+
+Loader = Callable[[DataRequest], ArraySet]
+
+LOADERS: dict[str, Loader] = {"digits": load_digits, **dict.fromkeys(SPECS, load_images)}
+"""The named data sets."""
+
+
+def load(request: DataRequest) -> ArraySet:
+    """Load a data set: a named one, or any image set whose source is a folder or a Hub id.
+
+    Raises:
+        ValueError: If the name is unknown and the source does not say where the images are.
+        MissingDataError: If the data are not on this machine and cannot be downloaded.
+        BrokenDataError: If their content is not what it should be.
+    """
+    loader = LOADERS.get(request.name)
+    if loader is None and request.source == "torchvision":
+        raise ValueError(
+            f"unknown data set {request.name!r}; data.name is one of {', '.join(sorted(LOADERS))}, or any name when "
+            "data.source is a folder of images, a folder of parquet files or a Hugging Face Hub id"
+        )
+    return (loader or load_images)(request)

@@ -1,0 +1,96 @@
+"""Image sets that torchvision downloads, or finds where it left them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
+from fedpm_lightning.data.image_specs import ImageSpec
+from fedpm_lightning.data.image_split import ImageSplit
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TorchvisionSet:
+    """A known image set in torchvision's own file layout.
+
+    Attributes:
+        root: Folder for downloads, as torchvision's `root`.
+        spec: Facts about the set.
+    """
+
+    root: Path
+    spec: ImageSpec
+
+    @property
+    def folder(self) -> Path:
+        """Where the set's files lie."""
+        return self.root / self.spec.folder
+
+    def files(self) -> list[Path]:
+        """Return the set's files, downloading them first where the folder is missing or empty.
+
+        Raises:
+            MissingDataError: If they are not there and cannot be downloaded.
+        """
+        found = self._present()
+        if not found:
+            log.info("downloading %s (about %d MB) to %s", self.spec.torchvision, self.spec.megabytes, self.root)
+            for split in ("train", "test"):
+                self._open(split, download=True)
+            found = self._present()
+        return found
+
+    def read(self, split: str) -> ImageSplit:
+        """Return one part, "train" or "test".
+
+        Raises:
+            BrokenDataError: If the files are there but torchvision cannot read them.
+        """
+        opened = self._open(split, download=False)
+        images = torch.as_tensor(opened.data)
+        if images.dim() == 3:
+            images = images.unsqueeze(1)
+        elif images.shape[-1] == self.spec.channels:
+            images = images.permute(0, 3, 1, 2)
+        labels = opened.labels if hasattr(opened, "labels") else opened.targets
+        return ImageSplit(images.contiguous(), torch.from_numpy(np.array(labels, dtype=np.int64)))
+
+    def _present(self) -> list[Path]:
+        return sorted(file for file in self.folder.glob("**/*") if file.is_file())
+
+    def _open(self, split: str, download: bool) -> Any:
+        import torchvision
+
+        kind: Any = getattr(torchvision.datasets, self.spec.torchvision)
+        is_svhn = self.spec.torchvision == "SVHN"
+        arguments = {"split": split} if is_svhn else {"train": split == "train"}
+        root = self.folder if is_svhn else self.root
+        try:
+            return kind(root=str(root), download=download, **arguments)
+        except Exception as error:
+            # Downloaders and unpicklers raise nearly anything; the user needs the path and a way out instead.
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise (self._missing(reason) if download else self._broken(split, reason)) from None
+
+    def _missing(self, reason: str) -> MissingDataError:
+        spec = self.spec
+        return MissingDataError(
+            f"{spec.torchvision} is not in {self.folder} and could not be downloaded ({reason}). It is about "
+            f"{spec.megabytes} MB: on a machine with network run python -c \"import torchvision; "
+            f"torchvision.datasets.{spec.torchvision}('data', download=True)\" and copy data/ to {self.root}, or set "
+            "data.source to a folder of parquet files or of images (data.name=digits needs no download)"
+        )
+
+    def _broken(self, split: str, reason: str) -> BrokenDataError:
+        return BrokenDataError(
+            f"{self.folder}: expected torchvision's complete files of {self.spec.torchvision} ({split}), but "
+            f"{reason} Delete the folder to download it again (about {self.spec.megabytes} MB)"
+        )

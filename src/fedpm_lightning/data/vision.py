@@ -1,0 +1,117 @@
+"""Image sets from four kinds of source, decoded once into uint8 tensors and kept on disk.
+
+Sources: "torchvision" (downloads), a local folder of parquet files, a local folder of images, a Hugging Face Hub id.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpm_lightning.data.arrays import ArraySet, DataRequest, channel_statistics
+from fedpm_lightning.data.augment import Normalise
+from fedpm_lightning.data.cache import Tensors, cache_key, cached
+from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
+from fedpm_lightning.data.hub import HubSet
+from fedpm_lightning.data.image_folder import ImageFolder
+from fedpm_lightning.data.image_specs import SPECS, ImageSpec
+from fedpm_lightning.data.image_split import ImageSplit
+from fedpm_lightning.data.parquet import ParquetFolder
+from fedpm_lightning.data.torchvision_sets import TorchvisionSet
+
+log = logging.getLogger(__name__)
+
+
+class ImageSource(Protocol):
+    """Where an image set comes from."""
+
+    def files(self) -> list[Path]:
+        """Return the files behind the set, after a download where one is needed."""
+        ...
+
+    def read(self, split: str) -> ImageSplit:
+        """Decode "train" or "test"."""
+        ...
+
+
+def locate(request: DataRequest, spec: ImageSpec | None) -> ImageSource:
+    """Say what kind of source a request names.
+
+    Raises:
+        MissingDataError: If the source is a path that does not exist.
+        BrokenDataError: If it is a folder of no known layout.
+        ValueError: If torchvision is asked for natural clients, which its files do not name.
+    """
+    if request.source == "torchvision" and spec is not None:
+        if request.group_column is not None:
+            raise ValueError(f"torchvision's {request.name} names no clients; use another data.partition")
+        return TorchvisionSet(request.root, spec)
+    folder = Path(request.source).expanduser()
+    if folder.is_dir():
+        for kind in (ParquetFolder, ImageFolder):
+            if kind.fits(folder):
+                return kind(folder, spec, request.group_column)
+        raise BrokenDataError(f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/")
+    if folder.is_absolute() or request.source.startswith((".", "~")) or request.source.count("/") > 1:
+        size = f" (about {spec.megabytes} MB)" if spec else ""
+        raise MissingDataError(
+            f"{folder} does not exist; put the parquet files {{train,test}}-*.parquet of {request.name}{size} or the "
+            "image folders train/ and test/ there, or set data.source"
+        )
+    return HubSet(request.source, spec, request.group_column)
+
+
+def load_images(request: DataRequest) -> ArraySet:
+    """Load an image set, decoding it only when no copy of the same files is kept under `root`/decoded.
+
+    Raises:
+        MissingDataError: If the data are not on this machine and cannot be downloaded.
+        BrokenDataError: If a file's content is not what it should be.
+    """
+    spec = SPECS.get(request.name)
+    source = locate(request, spec)
+    settings = {"name": request.name, "kind": type(source).__name__, "groups": request.group_column}
+    path = request.root / "decoded" / f"{request.name}-{cache_key(source.files(), **settings)}.pt"
+    names = ["x_train", "y_train", "x_test", "y_test"] + (["groups"] if request.group_column else [])
+    tensors = cached(path, names, lambda: _decode(source, spec, path))
+    x, y = tensors["x_train"], tensors["y_train"]
+    statistics = (spec.mean, spec.std) if spec else channel_statistics(x)
+    return ArraySet(
+        x_train=x,
+        y_train=y,
+        x_test=tensors["x_test"],
+        y_test=tensors["y_test"],
+        num_classes=spec.num_classes if spec else int(y.max()) + 1,
+        groups=tensors.get("groups"),
+        normalise=Normalise(*statistics),
+        augment=spec.augment if spec else None,
+    )
+
+
+def _decode(source: ImageSource, spec: ImageSpec | None, path: Path) -> Tensors:
+    log.info("decoding images once; the copy is kept in %s", path)
+    train, test = source.read("train"), source.read("test")
+    if train.x.shape[1:] != test.x.shape[1:]:
+        shapes = f"{list(train.x.shape[1:])} and {list(test.x.shape[1:])}"
+        raise BrokenDataError(f"{source}: training and test images differ in shape, {shapes} [c, h, w]")
+    top = int(train.y.max()) if spec is None else spec.num_classes - 1
+    if int(test.y.max()) > top:
+        raise BrokenDataError(f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part")
+    tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
+    if train.groups is not None:
+        tensors["groups"] = _numbered(train.groups, source)
+    return tensors
+
+
+def _numbered(groups: list[Any], source: ImageSource) -> Tensor:
+    """Number the client ids, which may be names, by their rank among the sorted distinct ids: int64 [n]."""
+    if any(group is None for group in groups):
+        raise BrokenDataError(f"{source}, row {groups.index(None)}: expected a client id, found none")
+    names = [str(group) for group in groups]
+    ids = np.array([int(name) for name in names] if all(name.isdecimal() for name in names) else names)
+    return torch.from_numpy(np.unique(ids, return_inverse=True)[1].astype(np.int64))

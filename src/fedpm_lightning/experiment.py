@@ -1,0 +1,179 @@
+"""The verbs fit, validate and test: LightningCLI with a run folder, rounds as the unit, and short errors."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from datetime import datetime
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+from fedpm_lightning.callbacks.aggregation import EmptyRoundError
+from fedpm_lightning.callbacks.progress import RoundProgress
+from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
+from fedpm_lightning.callbacks.wandb_run import WandbRun
+from fedpm_lightning.data.federated import FederatedData
+from fedpm_lightning.module import BadClientError, DivergedError, FederatedModule
+from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run
+
+TRAINER_DEFAULTS: dict[str, Any] = {
+    "logger": False,
+    "devices": 1,
+    "log_every_n_steps": 1,
+    "num_sanity_val_steps": -1,  # a full evaluation of theta_0, once, before the first round
+    "use_distributed_sampler": False,
+    "enable_model_summary": False,
+}
+USER_ERRORS = (ValueError, OSError, ImportError, BadClientError, EmptyRoundError)
+
+
+class FedpmCLI(LightningCLI):
+    """LightningCLI for federated experiments."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Add the experiment's own keys and derive the linked ones."""
+        parser.add_argument("--rounds", type=int, default=100, help="communication rounds")
+        parser.add_argument("--experiment", type=str, default="experiment", help="first part of the run's name")
+        parser.add_argument("--label", type=str | None, default=None, help="the method's name in tables")
+        parser.add_argument("--run_dir", type=str | None, default=None,
+                            help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)")
+        parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
+        parser.link_arguments("rounds", "trainer.max_epochs")
+        parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        """Return the verbs and the arguments that the CLI supplies itself."""
+        return {
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
+            "validate": {"model", "dataloaders", "datamodule"},
+            "test": {"model", "dataloaders", "datamodule"},
+        }
+
+    @property
+    def settings(self) -> Any:
+        """The verb's parsed configuration."""
+        return self.config[self.subcommand]
+
+    def _parse_ckpt_path(self) -> None:
+        # Lightning lets the hyper-parameters stored in a checkpoint override the command line. Here the command
+        # line is what counts.
+        return
+
+    def before_instantiate_classes(self) -> None:
+        """Settle the run's folder before anything writes."""
+        settings = self.settings
+        if settings.rounds < 1:
+            raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
+        if settings.checkpoint_every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
+        settings.label = settings.label or settings.model.method.class_path.rsplit(".", 1)[-1]
+        settings.run_dir = str(choose_run_dir(settings))
+        for logger in _as_list(settings.trainer.logger):
+            if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
+                continue
+            if logger.init_args.save_dir in {".", None}:
+                logger.init_args.save_dir = settings.run_dir
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer with the frame's callbacks and the run's own root folder."""
+        given = _as_list(self._get(self.config_init, "trainer").get("callbacks"))
+        frame = self.run_callbacks() if self.subcommand == "fit" else []
+        root = str(self.settings.run_dir)
+        return super().instantiate_trainer(callbacks=given + frame, default_root_dir=root, **kwargs)
+
+    def run_callbacks(self) -> list[Callback]:
+        """Return what every run has: its files, a progress bar, W&B's metric axes and checkpoints."""
+        run_dir, data = Path(self.settings.run_dir), self.settings.data
+        config: dict[str, Any] = yaml.safe_load(self.dump_config())
+        run_dir.mkdir(parents=True, exist_ok=True)
+        monitor, mode = choose_monitor(["test/acc"] if not data.val_fraction else ["val/acc", "test/acc"])
+        checkpoint = ModelCheckpoint(run_dir / "checkpoints", filename="best", monitor=monitor, mode=mode,
+                                     save_last=True, every_n_epochs=self.settings.checkpoint_every,
+                                     save_on_train_epoch_end=True, enable_version_counter=False)
+        return [RunFiles(run_dir, config), RoundProgress(), WandbRun(config), checkpoint]
+
+    def before_fit(self) -> None:
+        """Write the complete configuration into the run's folder."""
+        if self.trainer.is_global_zero:
+            Path(self.settings.run_dir, "config.yaml").write_text(self.dump_config())
+
+    def dump_config(self) -> str:
+        """Return the verb's complete configuration as YAML."""
+        parser = self._parser(self.subcommand)
+        return str(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"))
+
+
+def choose_run_dir(settings: Any) -> Path:
+    """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time."""
+    if settings.run_dir is not None:
+        return Path(settings.run_dir)
+    if "LOCAL_RANK" in os.environ and "FEDPM_RUN_DIR" in os.environ:  # a rank started by the first one
+        return Path(os.environ["FEDPM_RUN_DIR"])
+    stamp = os.environ.get("SLURM_JOB_ID") or datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{settings.experiment}-{_slug(settings.label)}-s{settings.seed_everything}-{stamp}"
+    folder, number = Path("runs") / name, 1
+    while folder.exists() and "SLURM_JOB_ID" not in os.environ:
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    os.environ["FEDPM_RUN_DIR"] = str(folder)
+    return folder
+
+
+def _slug(label: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in label.lower()).strip("_")
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return cast(list[Any], value) if isinstance(value, list) else [value]
+
+
+def main(argv: list[str]) -> int:
+    """Run fit, validate or test.
+
+    Args:
+        argv: The verb and its options.
+
+    Returns:
+        0, 1 (the run failed), 2 (the command line is wrong) or 3 (the model diverged).
+    """
+    quiet_lightning()
+    try:
+        words = complete_classes(recall_run(argv))
+        parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
+        FedpmCLI(FederatedModule, FederatedData, args=words, parser_class=ShortErrorParser,
+                 parser_kwargs={"allow_abbrev": False, **parser_kwargs}, trainer_defaults=TRAINER_DEFAULTS,
+                 seed_everything_default=0, save_config_callback=None, auto_configure_optimizers=False)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except DivergedError as error:
+        return _report(error, 3)
+    except USER_ERRORS as error:
+        return _report(error, 1)
+    return 0
+
+
+def _report(error: Exception, code: int) -> int:
+    if os.environ.get("FEDPM_TRACEBACK"):
+        raise error
+    print(f"error: {error}\n(FEDPM_TRACEBACK=1 shows where)", file=sys.stderr)
+    return code
+
+
+def quiet_lightning() -> None:
+    """Silence Lightning's banners and the advice that does not fit a loader of one cohort."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    for message in (".*does not have many workers.*", ".*No positive `max_epochs`.*", ".*exists and is not empty.*",
+                    ".*GPU available but not used.*", ".*isinstance.treespec, LeafSpec.*"):
+        warnings.filterwarnings("ignore", message=message)

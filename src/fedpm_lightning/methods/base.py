@@ -1,0 +1,58 @@
+"""The interface of a federated method: four verbs, on one screen.
+
+A method says WHAT is computed; the frame around it samples cohorts, runs clients, streams sums, counts bytes, logs and
+checkpoints. A method never sees the trainer and never writes a training loop: it lends `client.train` an optimizer
+and, where the paper has one, a gradient transform.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from torch import nn
+
+from fedpm_lightning.client.client import Client
+from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
+from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params, ServerState
+
+
+class Method(ABC):
+    """Base class of every method; the name that YAML uses is the name of the subclass."""
+
+    stateful: ClassVar[bool] = False
+    """Whether `init_client` returns something: such clients stay on one rank and their state is checkpointed."""
+
+    needs_preparation: ClassVar[bool] = False
+    """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""
+
+    def setup(self, net: nn.Module) -> list[str]:
+        """Look at the network once, before round 0; return lines to print (which rule each parameter gets)."""
+        return []
+
+    def init_server(self, params: Params) -> ServerState:
+        """Return the server's state before round 0; `params` is theta_0."""
+        return {}
+
+    def init_client(self, client: Client) -> ClientState:
+        """Return a client's state before its first round."""
+        return {}
+
+    def broadcast_extra(self, server: ServerState) -> ServerState:
+        """Return what the server sends beside theta (a control variate, ...)."""
+        return {}
+
+    def prepare(self, client: Client) -> Params:
+        """Return the first pass's message; the weighted mean reaches clients as `broadcast.extra["prepared"]`."""
+        raise RuntimeError(f"{type(self).__name__} declares needs_preparation without a prepare()")
+
+    @abstractmethod
+    def client_update(self, client: Client) -> ClientUpdate:
+        """Train (or differentiate) on one client, whose scratch network already holds theta; return the upload."""
+
+    def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
+        """Return the streaming aggregator of one round; its `finish()` gives the server's target for theta.
+
+        The plain weighted mean of `update.params` is the default. `server` may be changed in `finish()`.
+        """
+        return MeanAggregator(broadcast.params)

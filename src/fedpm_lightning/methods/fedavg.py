@@ -1,0 +1,48 @@
+"""FedAvg: local SGD and a weighted mean of the parameters.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks from Decentralized
+Data (AISTATS 2017), Algorithm 1. FedAvgM, FedAdam, FedYogi and FedAdagrad are this method with another
+`model.server_optimizer`.
+
+Deviations: local momentum and weight decay are offered (both 0 in the paper).
+"""
+
+from __future__ import annotations
+
+from torch.optim import SGD, Optimizer
+
+from fedpm_lightning.checks import at_least, fraction, positive
+from fedpm_lightning.client.client import Client
+from fedpm_lightning.methods.base import Method
+from fedpm_lightning.types import ClientUpdate
+
+
+class FedAvg(Method):
+    """E epochs (or K steps) of SGD on each client, then theta <- sum w_i theta_i.
+
+    Args:
+        lr: eta > 0, multiplied by the schedule's factor of the round.
+        momentum: Local momentum in [0, 1); its buffer starts empty in each round.
+        weight_decay: Local L2 decay, at least 0.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self.lr = positive("lr", lr)
+        self.momentum = fraction("momentum", momentum)
+        self.weight_decay = at_least("weight_decay", weight_decay, 0.0)
+
+    def optimizer(self, client: Client) -> Optimizer:
+        """Return this round's local optimizer over the scratch network's leaves."""
+        return SGD(
+            client.model.params.values(),
+            lr=self.lr * client.lr_factor,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+    def client_update(self, client: Client) -> ClientUpdate:
+        """Train locally and upload theta_i."""
+        return client.upload(client.train(self.optimizer(client)))

@@ -1,0 +1,332 @@
+"""The round: one training batch of a LightningModule.
+
+A cohort comes in as the batch, every client trains from the global weights, a callback aggregates, a server optimizer
+steps. One batch = one round = one epoch = one `global_step`, so that `max_epochs`, checkpoints, evaluation, schedulers,
+loggers and progress bars all speak of rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, TypeAlias, cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.communication import Communication
+from fedpm_lightning.callbacks.timing import Timing
+from fedpm_lightning.client.client import BufferPolicy, Client
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.client.store import ClientStore
+from fedpm_lightning.curvature.preconditioner import CurvatureError
+from fedpm_lightning.evaluation import SPLITS, Evaluation
+from fedpm_lightning.methods.base import Method
+from fedpm_lightning.rng import seeded
+from fedpm_lightning.schedules import Constant, Schedule
+from fedpm_lightning.server.mixing import RunningMean
+from fedpm_lightning.server.optimizers import Assign, set_target
+from fedpm_lightning.types import (
+    Batch,
+    Broadcast,
+    ClientData,
+    ClientUpdate,
+    Cohort,
+    LocalWork,
+    Params,
+    ServerState,
+    clone_params,
+)
+
+Weighting: TypeAlias = Literal["size", "uniform"]
+
+
+class BadClientError(RuntimeError):
+    """A client's training gave NaN or Inf, or its curvature could not be factorised."""
+
+
+class DivergedError(RuntimeError):
+    """The global model is no longer finite."""
+
+
+class FederatedModule(LightningModule):
+    """Runs a federated experiment, one communication round per training batch.
+
+    Args:
+        net: The network; any torch.nn.Module.
+        method: The federated method (FedPM, FedAvg, ...).
+        local_epochs: E, passes over the local data a round; null when local_steps is given.
+        local_steps: K, optimizer steps a round; null when local_epochs is given.
+        lr_schedule: Factor on the method's learning rate, a function of the round. Default: constant.
+        weighting: Mixing weights of the clients that returned: by n_i (size) or equal (uniform).
+        server_optimizer: How theta moves to the aggregate. Default: replacement. Any torch optimizer sees
+            theta - aggregate as its gradient.
+        loss: The loss module. Default: cross-entropy.
+        l2: lambda of an explicit lambda/2 ||theta||^2 in every local objective.
+        buffer_policy: Batch-norm statistics: mix (weighted mean), local (each client keeps its own) or freeze.
+        on_bad_client: When a client's loss, update or curvature is not finite: stop with an error, or drop it.
+        seed: The experiment's seed (linked from seed_everything).
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        method: Method,
+        local_epochs: int | None = 5,
+        local_steps: int | None = None,
+        lr_schedule: Schedule | None = None,
+        weighting: Weighting = "size",
+        server_optimizer: OptimizerCallable | None = None,
+        loss: nn.Module | None = None,
+        l2: float = 0.0,
+        buffer_policy: BufferPolicy = "mix",
+        on_bad_client: Literal["error", "drop"] = "error",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.net = net
+        self.method = method
+        self.work = LocalWork(local_epochs, local_steps)
+        self.lr_schedule = lr_schedule or Constant()
+        self.weighting = weighting
+        self.server_optimizer: OptimizerCallable = server_optimizer or Assign
+        self.objective = Objective(loss, l2)
+        self.buffer_policy: BufferPolicy = buffer_policy
+        self.on_bad_client = on_bad_client
+        self.seed = seed
+        self.evaluation = Evaluation(self.objective)
+        self.clients = ClientStore()
+        self.server_state: ServerState = {}
+        self.broadcast: Broadcast = Broadcast(0, {}, {})
+        self.row: dict[str, float] = {}
+        # A list hides the scratch network from torch: it must not enter state_dict() or parameters().
+        self._scratch: list[LocalModel] = []
+
+    # ---------------------------------------------------------------- the round
+
+    def training_step(self, batch: Cohort, batch_idx: int) -> None:
+        """Run one communication round on the cohort `batch`."""
+        cohort = batch
+        self.broadcast = self.make_broadcast()
+        self.emit("on_round_start", cohort)
+        if self.method.needs_preparation:
+            self.prepare(cohort)
+        for data in cohort.clients:
+            self.emit("on_client_start", data)
+            update = self.train_client(data)
+            if update is not None:
+                self.receive(update)
+        self.emit("on_before_aggregate", cohort)
+        target = self.aggregation.aggregate(self)
+        self.emit("on_after_aggregate", target)
+        self.server_step(target)
+        self.emit("on_round_end", cohort)
+        # For Lightning's own callbacks (checkpoints, early stopping); loggers get the whole row at the epoch's end.
+        self.log_dict(self.row, logger=False, batch_size=1)
+
+    def make_broadcast(self) -> Broadcast:
+        """Return what the server sends this round: copies, so that no client can reach the global tensors."""
+        rounds = self.trainer.max_epochs or 1
+        return Broadcast(
+            round=self.round,
+            params=clone_params(self.theta),
+            buffers=clone_params(dict(self.net.named_buffers())),
+            lr_factor=self.lr_schedule.factor(self.round, rounds),
+            extra=self.method.broadcast_extra(self.server_state),
+        )
+
+    def prepare(self, cohort: Cohort) -> None:
+        """First pass: every client sends a message, whose weighted mean goes back with the broadcast."""
+        mean = RunningMean(self.broadcast.params)
+        for data in cohort.clients:
+            client = self.make_client(data)
+            message = self.method.prepare(client)
+            update = ClientUpdate(data.client, data.num_samples, 0, message)
+            self.emit("on_update_received", update)
+            mean.add(message, self.weight(update))
+        self.broadcast.extra["prepared"] = mean.finish()
+
+    def make_client(self, data: ClientData) -> Client:
+        """Return the client with its state and the scratch network at theta."""
+        client = Client(data, self.broadcast, self.scratch, self.work, {}, self.buffer_policy)
+        client.start()
+        client.state = self.clients.get(data.client, lambda: self.method.init_client(client))
+        client.start()
+        return client
+
+    def train_client(self, data: ClientData) -> ClientUpdate | None:
+        """Run the method on one client; None if the client was dropped as bad.
+
+        Raises:
+            BadClientError: Naming round, client and cause, unless `on_bad_client` is drop.
+        """
+        try:
+            with seeded(self.seed, "client", self.round, data.client, [self.device]):
+                client = self.make_client(data)
+                update = self.method.client_update(client)
+            check_finite(update)
+        except (CurvatureError, FloatingPointError) as cause:
+            self.handle_bad_client(data.client, cause)
+            return None
+        self.clients.put(data.client, client.state)
+        return update
+
+    def handle_bad_client(self, client: int, cause: Exception) -> None:
+        """Raise, or log the drop."""
+        message = f"round {self.round + 1}, client {client}: {cause}"
+        if self.on_bad_client == "error":
+            raise BadClientError(f"{message}. Lower the learning rate, raise the damping, or drop such clients with "
+                                 "--model.on_bad_client drop") from cause
+        self.print(f"dropped: {message}")
+
+    def receive(self, update: ClientUpdate) -> None:
+        """Pass an update through the callbacks to the aggregation."""
+        self.emit("on_client_end", update)
+        if not update.dropped:
+            self.emit("on_update_received", update)
+            self.aggregation.receive(self, update)
+
+    def server_step(self, target: Params) -> None:
+        """Move theta to the target through the server optimizer: exactly one step a round."""
+        if not all(bool(torch.isfinite(t).all()) for t in target.values()):
+            raise DivergedError(f"round {self.round + 1}: the aggregated model has NaN or Inf; the last checkpoint "
+                                "stays. Lower the learning rate or raise the damping")
+        optimizer = cast(Optimizer, self.optimizers())
+        set_target(optimizer, self.theta, target)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    # ---------------------------------------------------------------- parts of the round
+
+    @property
+    def round(self) -> int:
+        """The 0-based round: Lightning's epoch."""
+        return self.current_epoch
+
+    @property
+    def theta(self) -> Params:
+        """The trainable global parameters, by name."""
+        return {name: p for name, p in self.net.named_parameters() if p.requires_grad}
+
+    @property
+    def scratch(self) -> LocalModel:
+        """The one network in which this process's clients train, made at first use."""
+        if not self._scratch or self._scratch[0].device != self.device:
+            self._scratch[:] = [LocalModel(self.net, self.objective)]
+        return self._scratch[0]
+
+    @property
+    def aggregation(self) -> Aggregation:
+        """The trainer's aggregation callback."""
+        return next(cb for cb in self.trainer.callbacks if isinstance(cb, Aggregation))  # type: ignore[attr-defined]
+
+    def weight(self, update: ClientUpdate) -> float:
+        """Return the client's unnormalised mixing weight."""
+        return float(update.num_samples) if self.weighting == "size" else 1.0
+
+    def set_buffers(self, buffers: Params) -> None:
+        """Copy mixed running statistics into the global network."""
+        own = dict(self.net.named_buffers())
+        for name, value in buffers.items():
+            own[name].copy_(value)
+
+    def record(self, name: str, value: float) -> None:
+        """Put a figure into this round's row; one row a round reaches every logger and metrics.csv."""
+        self.row[name] = value
+
+    def emit(self, hook: str, *args: Any) -> None:
+        """Call a federated hook on every callback that has it."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if hasattr(callback, hook):
+                getattr(callback, hook)(self.trainer, self, *args)
+
+    # ---------------------------------------------------------------- Lightning's hooks
+
+    def configure_optimizers(self) -> Optimizer:
+        """Return the server optimizer over theta."""
+        return self.server_optimizer(self.theta.values())
+
+    def configure_callbacks(self) -> list[Callback]:
+        """Add the frame's callbacks that the trainer does not have in some form already."""
+        present = cast(list[Callback], self.trainer.callbacks)  # type: ignore[attr-defined]
+        frame: list[FederatedCallback] = [Communication(), Timing(), Aggregation()]
+        return [cb for cb in frame if not any(isinstance(other, type(cb)) for other in present)]
+
+    def on_fit_start(self) -> None:
+        """Check that network and data fit each other, and make the server's state."""
+        self.check_network()
+        for line in self.method.setup(self.net):
+            self.print(line)
+        if not self.server_state:
+            self.server_state = self.method.init_server(clone_params(self.theta))
+
+    def on_fit_end(self) -> None:
+        """Free the scratch network."""
+        self._scratch.clear()
+
+    def check_network(self) -> None:
+        """Raise ValueError, in words, if the network cannot take the data's inputs or gives too few outputs."""
+        data = cast(Any, self.trainer).datamodule
+        sample = data.client(next(k for k in range(data.num_clients) if data.client(k).num_samples)).everything(1)
+        inputs = next(iter(sample))[0]
+        net = type(self.net).__name__
+        try:
+            with torch.no_grad():
+                self.net.eval()
+                outputs = self.net(inputs)
+        except RuntimeError as cause:
+            raise ValueError(f"model.net {net} cannot take inputs of shape {tuple(inputs.shape[1:])} from data.name "
+                             f"{data.name}: {cause}") from None
+        finally:
+            self.net.train()
+        if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
+            raise ValueError(f"model.net {net} has {outputs.shape[-1]} outputs, data.name {data.name} has "
+                             f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}")
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Evaluate the global model on one batch of the split `eval_names[dataloader_idx]`."""
+        split = cast(Any, self.trainer).datamodule.eval_names[dataloader_idx]
+        self.evaluation.update(split, self.net, batch)
+
+    def on_validation_epoch_end(self) -> None:
+        """Record the splits' figures."""
+        for split in SPLITS:
+            metrics = self.evaluation.compute(split)
+            self.row.update(metrics)
+            self.log_dict(metrics, logger=False)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Evaluate the global model on one test batch."""
+        self.evaluation.update("test", self.net, batch)
+
+    def on_test_epoch_end(self) -> None:
+        """Record and log the test figures."""
+        self.on_validation_epoch_end()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the server's and the clients' states: tensors and numbers only, safe to load."""
+        checkpoint["federated"] = {
+            "version": 1, "round": self.round, "server": self.server_state, "clients": self.clients.state_dict(),
+        }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the server's and the clients' states."""
+        federated = checkpoint["federated"]
+        self.server_state = federated["server"]
+        self.clients.load_state_dict(federated["clients"])
+
+
+def check_finite(update: ClientUpdate) -> None:
+    """Raise FloatingPointError if the loss or a parameter of the update is NaN or infinite."""
+    loss = update.metrics.get("loss", 0.0)
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the local training loss is {loss}")
+    bad = [name for name, value in update.params.items() if not bool(torch.isfinite(value).all())]
+    if bad:
+        raise FloatingPointError(f"the update has NaN or Inf in {', '.join(bad)}")

@@ -1,0 +1,205 @@
+"""FOOF (Benzing 2022) as FedPM's local optimizer (arXiv:2511.09100): W <- W - lr (G + wd W) P^-1, P = A + delta I.
+
+    with collect_input_rows(net, foof.wants()) as X:
+        loss = criterion(net(inputs), targets)
+    loss.backward()
+    foof.observe(X)
+    foof.step()
+
+Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <- W - lr M. Parameters without a
+factor take plain SGD with the same momentum and weight decay. All tensors may carry a leading client axis.
+
+Deviations from the paper, each an argument:
+    - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
+    - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
+    - `cov_every`, `inv_every` spare work; 1 and 1 are the paper.
+
+The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device only in
+the Cholesky's own check; on the CPU that is free.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedpm_lightning.curvature.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.factor import RunningFactor
+from fedpm_lightning.curvature.hooks import Rows
+from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.math import Spatial, full_precision
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.types import Params
+
+
+class FOOF(torch.optim.Optimizer):
+    """FOOF over named parameters; the others get plain SGD.
+
+    Args:
+        params: Parameter name -> leaf tensor, [*, ...] with an optional leading client axis.
+        layers: The layers to precondition, from `find_layers(net)`.
+        lr: eta of the preconditioned step.
+        momentum: In [0, 1).
+        weight_decay: Joins G before P^-1.
+        damping: delta.
+        damping_mode: `absolute`, or `relative` to trace(A)/d.
+        lr_plain: eta of the other parameters; None: `lr`.
+        ema: Decay of the running A, in [0, 1]; 0 keeps the last batch only.
+        cov_every: Observe every so many steps.
+        inv_every: Factorise every so many steps.
+        spatial: `mean` or `sum` over a convolution's positions.
+
+    Raises:
+        ValueError: If a hyper-parameter is outside its range, or a layer's parameter is missing from `params`.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        layers: Sequence[Layer],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        damping: float = 1.0,
+        damping_mode: DampingMode = "relative",
+        lr_plain: float | None = None,
+        ema: float = 0.95,
+        cov_every: int = 1,
+        inv_every: int = 1,
+        spatial: Spatial = "mean",
+    ) -> None:
+        lr_plain = lr if lr_plain is None else lr_plain
+        check_damping(damping, damping_mode)
+        _check_steps(lr, lr_plain, momentum, weight_decay)
+        _check_counts(cov_every, inv_every, spatial)
+        factored = _factored(params, layers)
+        groups = [
+            {"params": [p for n, p in params.items() if n in factored], "lr": lr},
+            {"params": [p for n, p in params.items() if n not in factored], "lr": lr_plain},
+        ]
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        super().__init__([group for group in groups if group["params"]], defaults)
+        self.leaves, self.layers = dict(params), list(layers)
+        self.damping, self.damping_mode = damping, damping_mode
+        self.cov_every, self.inv_every = cov_every, inv_every
+        self.steps_taken = 0
+        self._factors = {layer.name: RunningFactor(layer.name, ema, spatial) for layer in layers}
+        self._P: dict[str, Preconditioner] = {}
+        self._names = {id(p): name for name, p in params.items()}
+        self._awaiting = bool(layers)
+
+    def wants(self) -> list[Layer]:
+        """Return the layers the next step must observe: all of them, or none where `cov_every` skips."""
+        return self.layers if self.steps_taken % self.cov_every == 0 else []
+
+    def observe(self, rows: Mapping[str, Rows]) -> None:
+        """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
+        for name, observed in rows.items():
+            self._factors[name].observe(observed)
+        self._awaiting = False
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step with the leaves' `.grad`.
+
+        Args:
+            closure: Not supported, because the rows belong to the forward pass it would run.
+
+        Raises:
+            CurvatureError: If a factor is not finite or not positive definite at any allowed damping.
+            RuntimeError: If this step needed `observe` and did not get it.
+            ValueError: If a closure is given.
+        """
+        if closure is not None:
+            raise ValueError("FOOF.step takes no closure: run forward, backward and observe() before it")
+        if self._awaiting:
+            raise RuntimeError("FOOF.step before observe(): pass the rows of this forward pass (see wants())")
+        with full_precision(next(iter(self.leaves.values())).device):
+            gradients = self._gradients()
+            steps = gradients | self._preconditioned(gradients)
+            self._apply(steps)
+        self.steps_taken += 1
+        self._awaiting = bool(self.wants())
+        return None
+
+    def _gradients(self) -> Params:
+        """Return g + wd theta of every parameter that has a gradient."""
+        gradients: Params = {}
+        for group in self.param_groups:
+            for leaf in cast(list[Tensor], group["params"]):
+                if leaf.grad is not None:
+                    gradients[self._names[id(leaf)]] = leaf.grad.add(leaf, alpha=group["weight_decay"])
+        return gradients
+
+    def _preconditioned(self, gradients: Params) -> Params:
+        """Return G P^-1 of the layers that have a gradient, by parameter name."""
+        steps: Params = {}
+        refresh = self.steps_taken % self.inv_every == 0
+        for layer in self.layers:
+            if layer.weight not in gradients:
+                continue
+            if refresh or layer.name not in self._P:
+                P = self._factors[layer.name].preconditioner(self.damping, self.damping_mode)
+                self._P[layer.name] = P.factorise()
+            G = layer.matrix(gradients)
+            steps.update(layer.unpack(self._P[layer.name].solve(G), self.leaves))
+        return steps
+
+    def _apply(self, steps: Params) -> None:
+        """Apply momentum and lr, elementwise."""
+        for group in self.param_groups:
+            for leaf in cast(list[Tensor], group["params"]):
+                step = steps.get(self._names[id(leaf)])
+                if step is None:
+                    continue
+                if group["momentum"]:
+                    state: dict[str, Any] = self.state[leaf]
+                    buffer = state.get("momentum")
+                    step = step if buffer is None else buffer.mul_(group["momentum"]).add_(step)
+                    state["momentum"] = step
+                leaf.add_(step, alpha=-group["lr"])
+
+    def preconditioners(self, mix_damping: float | None = None) -> dict[str, Preconditioner]:
+        """Return the LAST P of each layer that a step used, as a client uploads it (no Cholesky factor).
+
+        Args:
+            mix_damping: Another delta, in the optimizer's `damping_mode`, over the same A; None: the delta used.
+
+        Raises:
+            ValueError: If `mix_damping` is negative or not finite.
+        """
+        if mix_damping is None:
+            return {name: P.message() for name, P in self._P.items()}
+        return {name: P.with_damping(mix_damping, self.damping_mode) for name, P in self._P.items()}
+
+
+def _factored(params: Mapping[str, Tensor], layers: Sequence[Layer]) -> set[str]:
+    """Return the names of the preconditioned parameters."""
+    names = {name for layer in layers for name in layer.params}
+    if missing := sorted(names - params.keys()):
+        raise ValueError(
+            f"layers name parameters that are not in params: {missing}; use find_layers of the same net"
+        )
+    return names
+
+
+def _check_steps(lr: float, lr_plain: float, momentum: float, weight_decay: float) -> None:
+    """Validate the step sizes."""
+    for name, value in (("lr", lr), ("lr_plain", lr_plain), ("weight_decay", weight_decay)):
+        if not (math.isfinite(value) and value >= 0):
+            raise ValueError(f"{name} must be a finite number >= 0, got {value}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
+
+
+def _check_counts(cov_every: int, inv_every: int, spatial: str) -> None:
+    """Validate the intervals and `spatial`."""
+    for name, value in (("cov_every", cov_every), ("inv_every", inv_every)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}; 1 means at every step")
+    if spatial not in ("mean", "sum"):
+        raise ValueError(f"spatial must be 'mean' or 'sum', got {spatial!r}")

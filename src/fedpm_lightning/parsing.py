@@ -1,0 +1,117 @@
+"""How the command line becomes a configuration: short errors, no leaks between methods, run folders as arguments."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from fedpm_lightning import methods, schedules
+from fedpm_lightning.data import partition
+from fedpm_lightning.methods.base import Method
+
+CLASS_KEYS: dict[str, tuple[Any, type]] = {
+    "model.method": (methods, Method),
+    "model.lr_schedule": (schedules, schedules.Schedule),
+    "data.partition": (partition, partition.Partition),
+}
+"""Keys whose value names a class, with the module that holds the choices and their base class."""
+
+
+class ShortErrorParser(LightningArgumentParser):
+    """A parser whose errors are a few lines instead of the whole usage text."""
+
+    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
+        """Print the message alone and leave with exit code 2."""
+        lines = [line for line in message.splitlines() if line.strip()]
+        sys.stderr.write("error: " + "\n".join(lines) + "\nfedpm VERB --help lists every key.\n")
+        raise SystemExit(2)
+
+
+def choices(key: str) -> dict[str, type]:
+    """Return class name -> class for one of `CLASS_KEYS`."""
+    module, base = CLASS_KEYS[key]
+    classes = [value for value in vars(module).values() if inspect.isclass(value) and issubclass(value, base)]
+    return {cls.__name__: cls for cls in classes if not inspect.isabstract(cls) and cls is not base}
+
+
+def complete_classes(words: Sequence[str]) -> list[str]:
+    """Spell out a class that is chosen by name on the command line, with all its defaults.
+
+    When a class changes, jsonargparse keeps the arguments that old and new class share. A learning rate of the file
+    below would so leak into another method; with every default written out it cannot.
+
+    Raises:
+        SystemExit: With code 2 if the name is no known class; the message lists the choices.
+    """
+    result: list[str] = []
+    key = ""
+    for word in words:
+        name, _, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in CLASS_KEYS and value:
+            result.append(f"--{name}={_spelled_out(name, value)}")
+        elif key in CLASS_KEYS:
+            result.append(_spelled_out(key, word))
+        else:
+            result.append(word)
+        key = name if word.startswith("--") and not value else ""
+    return result
+
+
+def _spelled_out(key: str, value: str) -> str:
+    known = choices(key)
+    if value.lower() in {"null", "none"} or value.startswith("{") or Path(value).is_file() or "." in value:
+        return value
+    by_lower = {name.lower().replace("_", ""): cls for name, cls in known.items()}
+    cls = by_lower.get(value.lower().replace("_", ""))
+    if cls is None:
+        sys.stderr.write(f"error: {key}: there is no class {value!r}; choose one of {', '.join(sorted(known))}, "
+                         "or give the dotted path of your own class\n")
+        raise SystemExit(2)
+    defaults = {
+        name: parameter.default
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    return json.dumps({"class_path": f"{cls.__module__}.{cls.__name__}", "init_args": defaults})
+
+
+def recall_run(words: Sequence[str]) -> list[str]:
+    """For validate and test: let `--run_dir R` alone stand for R's configuration and R's best checkpoint.
+
+    Raises:
+        SystemExit: With code 2 if R holds no config.yaml.
+    """
+    words = list(words)
+    run_dir = _option(words, "run_dir")
+    if words[0] == "fit" or run_dir is None:
+        return words
+    if _option(words, "config") is None:
+        config = Path(run_dir) / "config.yaml"
+        if not config.is_file():
+            sys.stderr.write(f"error: run_dir {run_dir} has no config.yaml; give the folder of a run\n")
+            raise SystemExit(2)
+        words[1:1] = ["--config", str(config)]
+    if _option(words, "ckpt_path") is None:
+        words += ["--ckpt_path", str(checkpoint_of(Path(run_dir)))]
+    return words
+
+
+def checkpoint_of(run_dir: Path) -> Path:
+    """Return the run's best checkpoint, else its last one."""
+    best = run_dir / "checkpoints" / "best.ckpt"
+    return best if best.is_file() else run_dir / "checkpoints" / "last.ckpt"
+
+
+def _option(words: Sequence[str], name: str) -> str | None:
+    for position, word in enumerate(words):
+        if word == f"--{name}" and position + 1 < len(words):
+            return words[position + 1]
+        if word.startswith(f"--{name}="):
+            return word.split("=", 1)[1]
+    return None

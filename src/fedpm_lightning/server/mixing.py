@@ -1,0 +1,173 @@
+"""The two ways to mix parameters, as pure functions and as running sums.
+
+    weighted mean       theta <- sum w_i theta_i / sum w_i
+    preconditioned      W <- W + (sum w_i (W_i - W) P_i)(sum w_i P_i)^-1     (FedPM, arXiv:2511.09100, for one layer)
+
+The running sums are what makes a round stream: their size does not depend on the number of clients, they may be
+all-reduced across ranks (`tensors`), and only they need to be revealed to the server.
+
+Deviation from the paper: it writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's starting
+weights, is the same in exact arithmetic and loses no digits when A is badly conditioned. Sums and solve are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.preconditioner import LowRankPreconditioner, Preconditioner
+from fedpm_lightning.types import Params
+
+
+class RunningMean:
+    """The running weighted mean of named tensors, in float64.
+
+    Args:
+        like: Tensors with the names, shapes, dtypes and device to mix. Integer ones (counters) are never averaged:
+            `finish` returns them as they are here.
+    """
+
+    def __init__(self, like: Mapping[str, Tensor]) -> None:
+        self._like = dict(like)
+        self._sums = {n: t.new_zeros(t.shape, dtype=torch.float64) for n, t in like.items() if _mixes(t)}
+        device = next((t.device for t in like.values()), torch.device("cpu"))
+        self._weight = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
+        """Add one client's tensors.
+
+        Raises:
+            KeyError: If one of the names is missing.
+            ValueError: If `weight` is negative or not finite.
+        """
+        _check_weight(weight)
+        for name, total in self._sums.items():
+            total.add_(tensors[name].to(total), alpha=weight)
+        self._weight += weight
+
+    def tensors(self) -> list[Tensor]:
+        """Return the running sums, in a fixed order, to be all-reduced in place."""
+        return [*self._sums.values(), self._weight]
+
+    def finish(self) -> Params:
+        """Return the mean, each tensor in its own dtype.
+
+        Raises:
+            ValueError: If the weights sum to 0.
+        """
+        weight = _total(self._weight)
+        return {n: (self._sums[n] / weight).to(t.dtype) if _mixes(t) else t for n, t in self._like.items()}
+
+
+class RunningPreconditionedMix:
+    """FedPM's mixing of one layer: S1 = sum w_i P_i and S2 = sum w_i (W_i - W) P_i, in float64.
+
+    Args:
+        layer: The layer's name, for messages.
+        W: The round's starting weights [*, out, d], as every client received them.
+    """
+
+    def __init__(self, layer: str, W: Tensor) -> None:
+        self.layer = layer
+        self._W, self._dtype = W.detach().double(), W.dtype
+        self._S1 = self._W.new_zeros(*W.shape[:-2], W.shape[-1], W.shape[-1])
+        self._S2 = torch.zeros_like(self._W)
+        self._weight = self._W.new_zeros(())
+
+    def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:
+        """Add one client's weights W_i [*, out, d] and its P_i.
+
+        Raises:
+            ValueError: If `weight` is negative or not finite.
+        """
+        _check_weight(weight)
+        P = P.to(self._S1.device)
+        self._S2.add_(P.rmatmul(W.to(self._W) - self._W), alpha=weight)
+        if isinstance(P, LowRankPreconditioner):
+            X = P.X.to(self._S1)
+            self._S1.add_(X.mT @ X, alpha=weight)
+            self._S1.diagonal(dim1=-2, dim2=-1).add_(P.delta.to(X).unsqueeze(-1), alpha=weight)
+        else:
+            self._S1.add_(P.dense(torch.float64), alpha=weight)
+        self._weight += weight
+
+    def tensors(self) -> list[Tensor]:
+        """Return the running sums S1, S2 and sum w_i, to be all-reduced in place."""
+        return [self._S1, self._S2, self._weight]
+
+    def finish(self) -> Tensor:
+        """Return W + S2 S1^-1, [*, out, d], in the dtype of the starting weights.
+
+        Raises:
+            CurvatureError: If the sums are not finite, or S1 is not positive definite.
+            ValueError: If the weights sum to 0.
+        """
+        _total(self._weight)
+        L, info = torch.linalg.cholesky_ex(self._S1)
+        step = torch.cholesky_solve(self._S2.mT, L).mT
+        if info.any() or not step.isfinite().all():
+            finite = bool(self._S1.isfinite().all() and self._S2.isfinite().all())
+            reason = "is not positive definite; raise damping or mix_damping" if finite else "has NaN or Inf"
+            raise CurvatureError(f"layer {self.layer!r}: the mixed preconditioner sum w_i P_i {reason}")
+        return (self._W + step).to(self._dtype)
+
+
+def weighted_mean(clients: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:
+    """Return sum w_i theta_i / sum w_i, computed in float64; integer tensors are the first client's.
+
+    Raises:
+        ValueError: If there are no clients, or the weights are negative, not finite, or sum to 0.
+    """
+    if not clients:
+        raise ValueError("weighted_mean needs at least one client")
+    mean = RunningMean(clients[0])
+    for tensors, weight in zip(clients, weights, strict=True):
+        mean.add(tensors, weight)
+    return mean.finish()
+
+
+def preconditioned_mix(
+    W: Tensor,
+    clients: Sequence[Tensor],
+    P: Sequence[Preconditioner],
+    weights: Sequence[float],
+    layer: str = "W",
+) -> Tensor:
+    """Return W + (sum w_i (W_i - W) P_i)(sum w_i P_i)^-1 for one layer, [*, out, d].
+
+    Args:
+        W: The round's starting weights.
+        clients: W_i.
+        P: P_i.
+        weights: w_i; only their ratios matter.
+        layer: The layer's name, for messages.
+
+    Raises:
+        CurvatureError: If a P_i or W_i is not finite, or the sum is not positive definite.
+        ValueError: If the weights are negative, not finite, or sum to 0.
+    """
+    mix = RunningPreconditionedMix(layer, W)
+    for W_i, P_i, weight in zip(clients, P, weights, strict=True):
+        mix.add(W_i, P_i, weight)
+    return mix.finish()
+
+
+def _mixes(tensor: Tensor) -> bool:
+    """Whether a tensor can be averaged."""
+    return tensor.is_floating_point()
+
+
+def _check_weight(weight: float) -> None:
+    if not (weight >= 0 and weight < float("inf")):
+        raise ValueError(f"a mixing weight must be a finite number >= 0, got {weight}")
+
+
+def _total(weight: Tensor) -> float:
+    """Return sum w_i as a number, or say that nothing was added."""
+    total = float(weight)
+    if not total > 0:
+        raise ValueError("the mixing weights sum to 0: no client of this round returned an update")
+    return total

@@ -1,0 +1,50 @@
+"""Server optimizers: how theta moves to the target that aggregation returned.
+
+Every server optimizer is a torch.optim.Optimizer stepped once a round, so that Lightning counts rounds as steps,
+checkpoints its state and lets YAML choose it. Before the step `.grad` holds the pseudo-gradient theta - target
+(Reddi et al. 2021); `Assign` alone takes the target itself, because theta - (theta - target) is not bitwise the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from fedpm_lightning.types import Params
+
+
+class Assign(Optimizer):
+    """Plain replacement: theta <- target, bit for bit (FedAvg, LocalNewton, FedPM)."""
+
+    def __init__(self, params: Iterable[Tensor]) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Copy the target in `.grad` into each parameter."""
+        if closure is not None:
+            closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.copy_(p.grad)
+
+
+def set_target(optimizer: Optimizer, params: Params, target: Params) -> None:
+    """Fill `.grad` of theta with what `optimizer` expects: the target for `Assign`, theta - target for all others.
+
+    Args:
+        optimizer: The server optimizer over the tensors in `params`.
+        params: theta, name -> parameter.
+        target: name -> tensor; parameters without a target stay where they are.
+    """
+    replaces = isinstance(optimizer, Assign)
+    for name, p in params.items():
+        if name in target:
+            p.grad = target[name] if replaces else p.detach() - target[name]
+        else:
+            p.grad = None
