@@ -175,5 +175,6 @@ def quiet_lightning() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
     for message in (".*does not have many workers.*", ".*No positive `max_epochs`.*", ".*exists and is not empty.*",
-                    ".*GPU available but not used.*", ".*isinstance.treespec, LeafSpec.*"):
+                    ".*GPU available but not used.*", ".*isinstance.treespec, LeafSpec.*",
+                    ".*args parameter is intended to run from within Python.*"):
         warnings.filterwarnings("ignore", message=message)

@@ -24,7 +24,7 @@ from fedpm_lightning.client.client import BufferPolicy, Client
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
-from fedpm_lightning.curvature.preconditioner import CurvatureError
+from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.evaluation import SPLITS, Evaluation
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.rng import seeded
@@ -183,7 +183,7 @@ class FederatedModule(LightningModule):
         if self.on_bad_client == "error":
             raise BadClientError(f"{message}. Lower the learning rate, raise the damping, or drop such clients with "
                                  "--model.on_bad_client drop") from cause
-        self.print(f"dropped: {message}")
+        self.say(f"dropped: {message}")
 
     def receive(self, update: ClientUpdate) -> None:
         """Pass an update through the callbacks to the aggregation."""
@@ -240,6 +240,12 @@ class FederatedModule(LightningModule):
         """Put a figure into this round's row; one row a round reaches every logger and metrics.csv."""
         self.row[name] = value
 
+    def say(self, line: str) -> None:
+        """Print a line once, above the progress bars."""
+        bar = self.trainer.progress_bar_callback  # type: ignore[attr-defined]
+        if self.trainer.is_global_zero:
+            (print if bar is None else bar.print)(line)
+
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
@@ -262,7 +268,7 @@ class FederatedModule(LightningModule):
         """Check that network and data fit each other, and make the server's state."""
         self.check_network()
         for line in self.method.setup(self.net):
-            self.print(line)
+            self.say(line)
         if not self.server_state:
             self.server_state = self.method.init_server(clone_params(self.theta))
 
@@ -312,7 +318,7 @@ class FederatedModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the server's and the clients' states: tensors and numbers only, safe to load."""
         checkpoint["federated"] = {
-            "version": 1, "round": self.round, "server": self.server_state, "clients": self.clients.state_dict(),
+            "version": 1, "round": self.round, "names": list(self.theta), "server": self.server_state, "clients": self.clients.state_dict(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -11,14 +11,14 @@ from typing import Any, NoReturn
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedpm_lightning import methods, schedules
-from fedpm_lightning.data import partition
+from fedpm_lightning import data, methods, schedules
+from fedpm_lightning.data.partition import Partition
 from fedpm_lightning.methods.base import Method
 
 CLASS_KEYS: dict[str, tuple[Any, type]] = {
     "model.method": (methods, Method),
     "model.lr_schedule": (schedules, schedules.Schedule),
-    "data.partition": (partition, partition.Partition),
+    "data.partition": (data, Partition),
 }
 """Keys whose value names a class, with the module that holds the choices and their base class."""
 

@@ -1,7 +1,8 @@
 """Damping, and the Cholesky factorisation that raises it when a matrix is not definite enough.
 
     absolute   delta as given
-    relative   delta * trace(A)/d for each factor, at least 1e-8: an absolute delta does not transfer between layers
+    relative   delta * trace(A)/d for each factor, at least 1e-8: an absolute delta does not transfer
+               between layers
 
 Deviations from the paper (arXiv:2511.09100 does not say what to do when a factor fails):
     - On failure delta grows tenfold, logged, until the factorisation holds or delta has reached trace(A)/d.
@@ -80,7 +81,7 @@ def damped_cholesky(
     """
     while True:
         L, info = torch.linalg.cholesky_ex(_add_diagonal(M, delta))
-        # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where every NaN arrives.
+        # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where it arrives.
         pivots = L.diagonal(dim1=-2, dim2=-1).sum(-1)
         failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
         if not failed.any():  # the one place where the host waits for the device
@@ -93,7 +94,7 @@ def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str)
     used = float(delta[failed].max())
     if not (M.isfinite().all() and delta.isfinite().all()):
         raise CurvatureError(
-            f"layer {layer!r}: the curvature is NaN or Inf (delta {used:.3g}); the activations or the weights "
+            f"layer {layer!r}: the curvature is NaN or Inf (delta {used:.3g}); the activations or weights "
             "diverged: lower lr or raise damping"
         )
     if (delta >= scale)[failed].any():

@@ -1,12 +1,13 @@
 """The factors of FOOF over a whole local data set, in one pass without gradients (`mix_factor: full_pass`).
 
-Not in the paper, which mixes with the A of the last batch; the pass runs in evaluation mode, so that dropout does not
-act and no buffer (a running mean) changes.
+Not in the paper, which mixes with the A of the last batch; the pass runs in evaluation mode, so that dropout
+does not act and no buffer (a running mean) changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -46,24 +47,32 @@ def full_pass_factors(
     sums: dict[str, Tensor] = {}
     n: dict[str, int] = {}
     dtype: dict[str, torch.dtype] = {}
-    training = net.training
-    net.eval()
-    try:
+    with _evaluating(net):
         for inputs, _ in batches:
             with collect_input_rows(net, layers) as X:
                 functional_call(net, dict(params or {}), (inputs,))
             for name, rows in X.items():
                 with full_precision(inputs.device):
-                    batch_sum = rows.sum()
-                dtype[name], n[name] = batch_sum.dtype, n.get(name, 0) + rows.n(spatial)
-                sums[name] = sums[name].add_(batch_sum) if name in sums else batch_sum.double()
-    finally:
-        net.train(training)
+                    batch = rows.sum()
+                dtype[name], n[name] = batch.dtype, n.get(name, 0) + rows.n(spatial)
+                sums[name] = sums[name].add_(batch) if name in sums else batch.double()
     if layers and not sums:
         raise ValueError(
             "full_pass_factors got no batches (or no layer ran); a client needs at least one sample"
         )
     return {name: (total / n[name]).to(dtype[name]) for name, total in sums.items()}
+
+
+@contextmanager
+def _evaluating(net: nn.Module) -> Generator[None]:
+    """Switch to evaluation mode inside the block, and give every module its own mode back."""
+    modes = {module: module.training for module in net.modules()}
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def damped(

@@ -4,16 +4,17 @@
         loss = criterion(net(inputs), targets)
     optimizer.observe(X)
 
-The hooks live only inside the block. Rows are computed AT the hook, because an in-place operation behind it (a ReLU)
-may change the input later, and they are returned as values, so that the block also works inside a function given to
-`torch.func.vmap`: return X from that function, and every `Rows` comes back with a leading client axis.
+The hooks live only inside the block. Rows are computed AT the hook, because an in-place operation behind it
+(a ReLU) may change the input later, and they are returned as values, so that the block also works inside a
+function given to `torch.func.vmap`: return X from that function, and every `Rows` comes back with a leading
+client axis.
 
 Memory: a batch with at least d/2 rows is reduced to its d x d sum of outer products at the hook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -67,7 +68,7 @@ class Rows:
     def joined(self, other: Rows) -> Rows:
         """Return the rows of both: those of a layer called twice in one forward pass."""
         R, B = self.R + other.R, self.B + other.B
-        if self.reduced or other.reduced or 2 * R >= self.values.shape[-1]:
+        if self.reduced or other.reduced or self.values.shape[-1] / 2 <= R:
             return Rows(self.sum() + other.sum(), R, B, True)
         return Rows(torch.cat([self.values, other.values], dim=-2), R, B, False)
 
@@ -85,12 +86,12 @@ def observe_rows(x: Tensor, layer: Layer) -> Rows:
     with torch.no_grad(), full_precision(x.device):
         X = input_rows(x.detach(), layer)
         R, B = X.shape[-2], num_samples(x, layer)
-        many = 2 * R >= layer.d
+        many = layer.d / 2 <= R
         return Rows(gram(X) if many else X, R, B, many)
 
 
 @contextmanager
-def collect_input_rows(net: nn.Module, layers: Sequence[Layer]) -> Iterator[dict[str, Rows]]:
+def collect_input_rows(net: nn.Module, layers: Sequence[Layer]) -> Generator[dict[str, Rows]]:
     """Collect the input rows of `layers` from every forward pass of `net` inside the block.
 
     Args:

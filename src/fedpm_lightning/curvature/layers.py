@@ -6,10 +6,10 @@ Layout, used by everything in curvature/, optim/ and server/mixing.py:
     Conv2d          W [*, out, d]                    d = in * kh * kw (+ 1)
     Conv2d, groups  W [*, groups, out/groups, d]     d = in/groups * kh * kw (+ 1)
 
-The + 1 is the bias, the LAST column, met by a constant 1 in the input rows. * is an optional leading client axis C.
+The + 1 is the bias, the LAST column, met by a constant 1 in the input rows; * is an optional client axis C.
 
-A weight shared by several modules gets the plain rule: its gradient is a sum over inputs that one factor does not
-describe. A frozen or shared bias is left out of the matrix, since it does not move with it.
+A weight shared by several modules gets the plain rule: its gradient is a sum over inputs that no one factor
+describes. A frozen or shared bias is left out of the matrix, since it does not move with it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Layer:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     @property
-    def rows(self) -> tuple[int, ...]:
+    def row_shape(self) -> tuple[int, ...]:
         """The shape of W without its last axis: (out,), or (groups, out/groups)."""
         return (self.out,) if self.groups == 1 else (self.groups, self.out // self.groups)
 
@@ -78,10 +78,10 @@ class Layer:
         """
         weight = tensors[self.weight]
         lead = weight.shape[: weight.dim() - (2 if self.patches is None else 4)]
-        W = weight.reshape(*lead, *self.rows, -1)
+        W = weight.reshape(*lead, *self.row_shape, -1)
         if self.bias is None:
             return W
-        return torch.cat([W, tensors[self.bias].reshape(*lead, *self.rows, 1)], dim=-1)
+        return torch.cat([W, tensors[self.bias].reshape(*lead, *self.row_shape, 1)], dim=-1)
 
     def unpack(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Params:
         """Undo `matrix`: return the layer's tensors by name, with the shapes and dtypes of `like`."""
@@ -95,8 +95,8 @@ class Layer:
 def find_layers(net: nn.Module) -> list[Layer]:
     """Return the layers of `net` that have a FOOF factor, in the network's own order.
 
-    Linear and Conv2d count, and subclasses that keep their `forward`. Layers with a frozen, shared or reparametrised
-    weight do not, nor those inside `nn.MultiheadAttention`, which reads their weights without calling them.
+    Linear and Conv2d count, and subclasses that keep their `forward`. Layers with a frozen, shared or
+    reparametrised weight do not, nor those inside `nn.MultiheadAttention`, which never calls them.
     """
     movable = {name for name, parameter in _own_parameters(net).items() if parameter.requires_grad}
     bypassed = {
@@ -114,7 +114,7 @@ def find_layers(net: nn.Module) -> list[Layer]:
 
 
 def rules(net: nn.Module) -> dict[str, Rule]:
-    """Say which rule each parameter gets: "FOOF" (preconditioned) or "plain" (gradient step, weighted mean)."""
+    """Say which rule each parameter gets: "FOOF" (preconditioned) or "plain" (SGD and weighted mean)."""
     factored = {name for layer in find_layers(net) for name in layer.params}
     return {name: "FOOF" if name in factored else "plain" for name, _ in net.named_parameters()}
 
@@ -154,7 +154,7 @@ def _layer(name: str, module: nn.Module, weight: str, bias: str | None) -> Layer
 
 
 def _patches(conv: nn.Conv2d) -> Patches:
-    """Read a convolution's geometry; 'same' becomes the explicit, perhaps one-sided, padding PyTorch applies."""
+    """Read a convolution's geometry; 'same' becomes the explicit, perhaps one-sided, padding."""
     kernel, stride, dilation = _pair(conv.kernel_size), _pair(conv.stride), _pair(conv.dilation)
     if conv.padding == "same":
         total = [step * (size - 1) for step, size in zip(dilation, kernel, strict=True)]

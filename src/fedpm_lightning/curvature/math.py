@@ -8,13 +8,14 @@ Layout, for one layer with batch B and T shared positions (pixels, tokens; T = 1
 
     A = (1/n) sum_r x_r x_r^T,   n = R (`spatial: mean`) or, for a convolution, n = B (`spatial: sum`)
 
-A is uncentred. A patch is ordered (channel, kh, kw), as in a flattened Conv2d weight; the last entry of a row is the
-constant 1 of the bias. Everything is float32 or wider, under autocast too: low precision has no Cholesky and loses
-definiteness.
+A is uncentred. A patch is ordered (channel, kh, kw), as in a flattened Conv2d weight; the last entry of a row
+is the constant 1 of the bias. Everything is float32 or wider, under autocast too: low precision has no
+Cholesky and loses definiteness.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias
 
 import torch
@@ -43,18 +44,24 @@ def input_rows(x: Tensor, layer: Layer) -> Tensor:
         x: The layer's input, one client's (under vmap the client axis is hidden).
         layer: Its description.
     """
-    x = widen(x)
-    X = x.reshape(-1, x.shape[-1]) if layer.patches is None else patch_rows(x, layer.patches, layer.groups)
-    return X if layer.bias is None else F.pad(X, (0, 1), value=1.0)
+    x, bias = widen(x), layer.bias is not None
+    if layer.patches is not None:
+        return patch_rows(x, layer.patches, layer.groups, bias)
+    X = x.reshape(-1, x.shape[-1])
+    return F.pad(X, (0, 1), value=1.0) if bias else X
 
 
-def patch_rows(x: Tensor, patches: Patches, groups: int = 1) -> Tensor:
-    """Cut an image batch into the patches a convolution multiplies with: [B T, in kh kw] or [groups, B T, ...].
+def patch_rows(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False) -> Tensor:
+    """Cut an image batch into the patches a convolution multiplies with.
 
     Args:
         x: [B, in, H, W], or one image [in, H, W].
         patches: The convolution's geometry.
         groups: Its groups.
+        bias: Whether to add the constant 1.
+
+    Returns:
+        X [B T, d], or [groups, B T, d]: a transposed view, because [d, B T] is the faster order to copy into.
     """
     x = x if x.dim() == 4 else x.unsqueeze(0)
     if any(patches.pad):
@@ -62,10 +69,12 @@ def patch_rows(x: Tensor, patches: Patches, groups: int = 1) -> Tensor:
     for axis in (0, 1):
         reach = patches.dilation[axis] * (patches.kernel[axis] - 1) + 1
         x = x.unfold(2 + axis, reach, patches.stride[axis])[..., :: patches.dilation[axis]]
-    # A view so far, [B, in, H', W', kh, kw]; the reshape below is the only copy.
-    x = x.unflatten(1, (groups, -1)).permute(1, 0, 3, 4, 2, 5, 6)
-    X = x.reshape(groups, x.shape[1] * x.shape[2] * x.shape[3], -1)
-    return X if groups > 1 else X.squeeze(0)
+    # A view so far, [B, in, H', W', kh, kw]; the assignment below is the only copy.
+    x = x.unflatten(1, (groups, -1)).permute(1, 2, 5, 6, 0, 3, 4)
+    d, R = math.prod(x.shape[1:4]), math.prod(x.shape[4:])
+    columns = x.new_ones(groups, d + int(bias), R)
+    columns[:, :d].view(x.shape).copy_(x)
+    return columns.mT if groups > 1 else columns[0].mT
 
 
 def num_samples(x: Tensor, layer: Layer) -> int:
@@ -76,8 +85,17 @@ def num_samples(x: Tensor, layer: Layer) -> int:
 
 
 def gram(X: Tensor) -> Tensor:
-    """Return X^T X, [*, d, d]: the sum of outer products over the rows."""
-    return X.mT @ X
+    """Return X^T X, [*, d, d]: the sum of outer products over the rows.
+
+    With many rows only the blocks on and above the diagonal are multiplied: half the work in the limit.
+    """
+    R, d = X.shape[-2:]
+    if d <= 256 or d > R:
+        return X.mT @ X
+    left, right = X[..., : d // 2], X[..., d // 2 :]
+    strip = left.mT @ right
+    upper, lower = torch.cat([gram(left), strip], dim=-1), torch.cat([strip.mT, gram(right)], dim=-1)
+    return torch.cat([upper, lower], dim=-2)
 
 
 def trace(A: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""A data set in memory, and the request that asks for one: what every loader of the registry takes and returns."""
+"""A data set in memory, and the request for one: what every loader of the registry takes and returns."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ class ArraySet:
         """Shape of one input."""
         return tuple(self.x_train.shape[1:])
 
-    def take(self, train: Tensor, test: Tensor | None = None) -> ArraySet:
-        """Return the set restricted to some training rows and, unless None, some test rows (int64 indices)."""
-        chosen = replace(
-            self,
-            x_train=self.x_train[train],
-            y_train=self.y_train[train],
-            groups=None if self.groups is None else self.groups[train],
-        )
-        return chosen if test is None else replace(chosen, x_test=self.x_test[test], y_test=self.y_test[test])
+    def take(self, train: Tensor | None = None, test: Tensor | None = None) -> ArraySet:
+        """Return the set restricted to some training and test rows (int64 indices; None keeps all)."""
+        chosen = self
+        if train is not None:
+            groups = None if self.groups is None else self.groups[train]
+            chosen = replace(chosen, x_train=self.x_train[train], y_train=self.y_train[train], groups=groups)
+        if test is not None:
+            chosen = replace(chosen, x_test=self.x_test[test], y_test=self.y_test[test])
+        return chosen
 
 
 def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

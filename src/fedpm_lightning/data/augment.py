@@ -1,7 +1,7 @@
 """Augmentation and normalisation of whole batches on the training device.
 
-Every random number is drawn on the CPU for a whole epoch and moved once, so that a run's numbers do not depend on
-the device and a step never waits for the host.
+Every random number is drawn on the CPU for a whole epoch and moved once, so that a run's numbers do not
+depend on the device and a step never waits for the host.
 """
 
 from __future__ import annotations

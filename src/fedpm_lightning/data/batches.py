@@ -17,9 +17,9 @@ from fedpm_lightning.types import Batch, LocalWork
 def batch_bounds(n: int, batch_size: int | None, drop_last: bool) -> list[tuple[int, int]]:
     """Return the [start, end) of one epoch's batches over n shuffled samples.
 
-    A rest of one sample joins the batch before it, because many layers and second-order factors fail on a batch of
-    one. `drop_last` drops any other rest, but never the only batch: a client smaller than the batch size still
-    trains on all it has.
+    A rest of one sample joins the batch before it, because many layers and second-order factors fail on a
+    batch of one. `drop_last` leaves any rest out, but never the only batch: a client smaller than the batch
+    size still trains on all it has.
 
     Args:
         n: Samples, 0 or more; 0 gives no batch.
@@ -38,6 +38,23 @@ def batch_bounds(n: int, batch_size: int | None, drop_last: bool) -> list[tuple[
 
 
 @dataclass(frozen=True)
+class BatchSettings:
+    """How a client's data become batches.
+
+    Attributes:
+        seed: The experiment's seed.
+        batch_size: Samples a batch; None is the full batch.
+        drop_last: Whether a smaller last batch is left out.
+        eval_batch_size: Samples a chunk where nothing is trained.
+    """
+
+    seed: int = 0
+    batch_size: int | None = 32
+    drop_last: bool = False
+    eval_batch_size: int = 1000
+
+
+@dataclass(frozen=True)
 class Pool:
     """What all clients share: the resident training data and how batches are made from them.
 
@@ -46,10 +63,7 @@ class Pool:
         y: Targets, [n], on the training device.
         partition: Where a client's shift of inputs comes from.
         num_clients: N.
-        seed: The experiment's seed.
-        batch_size: Samples a batch; None is the full batch.
-        eval_batch_size: Samples a chunk where nothing is differentiated.
-        drop_last: Whether a smaller last batch is left out.
+        settings: How batches are cut.
         normalise: Applied to uint8 inputs.
         augment: Applied to uint8 training batches, or None.
     """
@@ -58,12 +72,9 @@ class Pool:
     y: Tensor
     partition: Partition
     num_clients: int
-    seed: int
-    batch_size: int | None
-    eval_batch_size: int
-    drop_last: bool
-    normalise: Normalise | None
-    augment: Augment | None
+    settings: BatchSettings
+    normalise: Normalise | None = None
+    augment: Augment | None = None
 
     def prepared(self, x: Tensor, client: int, generator: torch.Generator) -> Tensor:
         """Normalise a batch and apply the client's shift."""
@@ -94,16 +105,19 @@ class ResidentClient:
 
     def steps(self, work: LocalWork) -> int:
         """Return K_i, the number of batches that `batches` yields for this amount of work."""
-        per_epoch = len(batch_bounds(self.num_samples, self.pool.batch_size, self.pool.drop_last))
+        per_epoch = len(self._bounds())
         return per_epoch * work.epochs if work.epochs is not None else min(per_epoch, 1) * (work.steps or 0)
+
+    def _bounds(self) -> list[tuple[int, int]]:
+        return batch_bounds(self.num_samples, self.pool.settings.batch_size, self.pool.settings.drop_last)
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         """Yield the training batches of one round, in a fresh order each local epoch.
 
-        K steps are the first K batches of as many epochs as they need. A client without samples yields nothing.
+        K steps are the first K batches of as many epochs as they need. Without samples there is no batch.
         """
-        generator = torch_generator(self.pool.seed, "batches", round, self.client)
-        shift = torch_generator(self.pool.seed, "input-shift", round, self.client)
+        generator = torch_generator(self.pool.settings.seed, "batches", round, self.client)
+        shift = torch_generator(self.pool.settings.seed, "input-shift", round, self.client)
         left = self.steps(work)
         while left > 0:
             for batch in self._epoch(generator, shift):
@@ -116,27 +130,26 @@ class ResidentClient:
         """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
         pool, device = self.pool, self.pool.x.device
         order = self.rows[permutation(self.num_samples, generator).to(device)]
-        augment = None if pool.x.is_floating_point() else pool.augment
-        draws = None if augment is None else augment.draw(self.num_samples, generator, device)
-        for start, end in batch_bounds(self.num_samples, pool.batch_size, pool.drop_last):
+        draws = None if pool.augment is None else pool.augment.draw(self.num_samples, generator, device)
+        for start, end in self._bounds():
             rows = order[start:end]
             x = pool.x[rows]
-            if augment is not None and draws is not None:
-                x = augment(x, draws[start:end])
+            if pool.augment is not None and draws is not None:
+                x = pool.augment(x, draws[start:end])
             yield pool.prepared(x, self.client, shift), pool.y[rows]
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
-        """Yield the whole local set in order, without augmentation, in chunks (None: the evaluation batch size).
+        """Yield the whole local set in order, not augmented, in chunks (None: the evaluation batch size).
 
         The partition's shift is part of the data and stays, the same at every call.
 
         Raises:
             ValueError: If `chunk` is below 1.
         """
-        size = self.pool.eval_batch_size if chunk is None else chunk
+        size = self.pool.settings.eval_batch_size if chunk is None else chunk
         if size < 1:
             raise ValueError(f"chunk must be at least 1 sample or None, got {size}")
-        shift = torch_generator(self.pool.seed, "input-shift-everything", 0, self.client)
+        shift = torch_generator(self.pool.settings.seed, "input-shift-everything", 0, self.client)
         for start in range(0, self.num_samples, size):
             rows = self.rows[start : start + size]
             yield self.pool.prepared(self.pool.x[rows], self.client, shift), self.pool.y[rows]

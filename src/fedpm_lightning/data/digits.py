@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: 1,797 images of 8 x 8 that come with its wheel, so nothing is downloaded."""
+"""scikit-learn's handwritten digits: 1,797 images of 8 x 8 in its wheel, so nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SPLIT_SEED = 20240
 
 
 def load_digits(request: DataRequest) -> ArraySet:
-    """Return the digits: 1,438 training and 359 test images, uint8 [n, 1, 8, 8]; the request's source is ignored."""
+    """Return the digits: 1,438 training and 359 test images, uint8 [n, 1, 8, 8]; `source` is ignored."""
     from sklearn.datasets import load_digits as embedded
 
     bunch: Any = embedded()

@@ -8,4 +8,4 @@ class MissingDataError(FileNotFoundError):
 
 
 class BrokenDataError(ValueError):
-    """A file is there but its content is not what it should be: the message gives the file, the row and the reason."""
+    """A file is there but broken: the message gives the file, the row and what was expected."""

@@ -6,17 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpm_lightning.data.partition import IID, Indices, Labels, Partition
+from fedpm_lightning.data.partition import IID
 
 
 @dataclass(frozen=True)
-class FeatureShift(Partition):
-    """An iid split whose client k of N gets inputs shifted by level * k / (N - 1) (Li et al. 2022, feature skew).
+class FeatureShift(IID):
+    """An iid split whose client k of N sees inputs shifted by level * k / (N - 1) (Li et al. 2022).
 
     Args:
         kind: "noise" adds Gaussian noise of that standard deviation, in units of the normalised inputs;
@@ -36,11 +35,6 @@ class FeatureShift(Partition):
             raise ValueError(f"kind must be 'noise' or 'rotation', got {self.kind!r}")
         if not (math.isfinite(self.level) and self.level >= 0):
             raise ValueError(f"level must be a finite number of 0 or more, got {self.level}")
-
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
-        return IID()._assign(labels, num_clients, rng, groups)
 
     def shift(self, x: Tensor, client: int, num_clients: int, generator: torch.Generator) -> Tensor:
         """Return the client's version of normalised inputs.
@@ -64,12 +58,12 @@ class FeatureShift(Partition):
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:
-    """Turn images [b, c, h, w] counter-clockwise about their centre, bilinear, filled with 0 (the mean colour)."""
+    """Turn images [b, c, h, w] counter-clockwise about their centre, filled with 0 (the mean colour)."""
     if x.dim() != 4:
         raise ValueError(f"a rotation needs images [b, c, h, w], got shape {list(x.shape)}; use kind: noise")
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     height, width = x.shape[-2:]
-    # The grid is in units of half a side, so that a side ratio has to be undone for images that are not square.
+    # The grid is in units of half a side, so the ratio of the sides has to be undone.
     matrix = x.new_tensor([[cos, -sin * height / width, 0.0], [sin * width / height, cos, 0.0]])
     grid = F.affine_grid(matrix.expand(len(x), 2, 3), list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="zeros", align_corners=False)

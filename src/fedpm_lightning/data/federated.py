@@ -1,4 +1,4 @@
-"""The LightningDataModule of a federated experiment: who holds which samples, and who takes part in a round."""
+"""The LightningDataModule of an experiment: who holds which samples, and who takes part in a round."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jsonargparse import lazy_instance
 from lightning.pytorch import LightningDataModule
-from torch import Tensor
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
-from fedpm_lightning.data.augment import Augment
-from fedpm_lightning.data.batches import Pool, ResidentClient
+from fedpm_lightning.data.batches import BatchSettings
 from fedpm_lightning.data.dirichlet import Dirichlet
-from fedpm_lightning.data.holdout import stratified_choice
 from fedpm_lightning.data.loaders import EvalLoader, RoundLoader
 from fedpm_lightning.data.partition import Partition
 from fedpm_lightning.data.partition_report import PartitionReport
+from fedpm_lightning.data.prepare import Prepared, prepare
 from fedpm_lightning.data.registry import load
-from fedpm_lightning.rng import numpy_generator, sample_cohort
-from fedpm_lightning.types import Cohort
+from fedpm_lightning.data.resident import Resident
+from fedpm_lightning.rng import sample_cohort
+from fedpm_lightning.types import ClientData, Cohort
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +30,12 @@ class FederatedData(LightningDataModule):
     """A data set spread over clients, resident on the training device.
 
     Args:
-        name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; any name for a set of one's
-            own that `source` locates.
+        name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; any name for
+            a set of your own that `source` locates.
         source: "torchvision" (downloads), a folder of parquet files or images, or a Hugging Face Hub id.
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.
         num_clients: N.
-        participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least one.
+        participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
         clients_per_round: |S_t| as a number, instead of `participation`; with neither, all clients take part.
         partition: How samples are spread over clients; null is Dirichlet(alpha=0.1).
         batch_size: Samples a local batch; null is the client's whole set.
@@ -73,45 +70,142 @@ class FederatedData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.name, self.source, self.seed = name, source, seed
-        self.root = Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
-        self.num_clients = num_clients
-        self.partition = Dirichlet(alpha=0.1) if partition is None else partition
-        self.batch_size, self.eval_batch_size, self.drop_last = batch_size, eval_batch_size, drop_last
-        self.augment, self.val_fraction = augment, val_fraction
-        self.limit_train, self.limit_test = limit_train, limit_test
-        self._check()
-        self.cohort_size = _cohort_size(num_clients, participation, clients_per_round)
-        self._loaded: ArraySet | None = None
-        self._parts: list[Tensor] = []
-        self._pool: Pool | None = None
-
-    def _check(self) -> None:
-        for key in ("num_clients", "batch_size", "eval_batch_size", "limit_train", "limit_test"):
-            value = getattr(self, key)
+        for key, value in {
+            "num_clients": num_clients,
+            "batch_size": batch_size,
+            "eval_batch_size": eval_batch_size,
+            "limit_train": limit_train,
+            "limit_test": limit_test,
+        }.items():
             if value is not None and value < 1:
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"data.val_fraction must be in [0, 1), got {self.val_fraction}; 0 holds nothing out")
-        if self.seed < 0:
-            raise ValueError(f"data.seed must be 0 or more, got {self.seed}")
-
-    # ---------------------------------------------------------------- preparation
+        if not 0 <= val_fraction < 1:
+            raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
+        self.root = Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
+        self.seed, self.num_clients = seed, num_clients
+        self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
+        self.partition = Dirichlet(alpha=0.1) if partition is None else partition
+        self._request = DataRequest(name, source, self.root, self.partition.group_column)
+        self.augment, self.val_fraction = augment, val_fraction
+        self.limit_train, self.limit_test = limit_train, limit_test
+        self._settings = BatchSettings(seed, batch_size, drop_last, eval_batch_size)
+        self._raw: ArraySet | None = None
+        self._prepared: Prepared | None = None
+        self._resident: Resident | None = None
 
     def prepare_data(self) -> None:
         """Download and decode in one process, so that the others find the finished copy."""
-        self._load()
+        if self._prepared is None and self._raw is None:
+            self._raw = self._load()
 
     def setup(self, stage: str | None = None) -> None:
-        """Load, hold out, partition and move to the device; a second call only follows a change of device."""
+        """Load, hold out, partition and move to the device; a second call does nothing on the same device."""
+        if self._prepared is None:
+            raw, self._raw = self._raw or self._load(), None
+            self._prepared = prepare(
+                raw,
+                self.partition,
+                self.num_clients,
+                self.seed,
+                self.val_fraction,
+                self.limit_train,
+                self.limit_test,
+            )
+            log.info("%s, %s", self._request.name, self._prepared.report.summary())
         device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        if self._pool is None:
-            self._partition(device)
-        elif self._pool.x.device != device:
-            self._move(device)
+        if self._resident is None or self._resident.device != device:
+            self._resident = Resident.on(device, self._prepared, self.partition, self._settings, self.augment)
 
     def _load(self) -> ArraySet:
-        if self._loaded is None:
-            request = DataRequest(self.name, self.source, self.root, self.partition.group_column)
-            self._loaded = load(request)
-        return self._loaded
+        return load(self._request)
+
+    @property
+    def prepared(self) -> Prepared:
+        """The set and its split on the CPU; reading it runs `setup` when that has not happened."""
+        if self._prepared is None:
+            self.setup()
+        assert self._prepared is not None
+        return self._prepared
+
+    @property
+    def resident(self) -> Resident:
+        """Clients and loaders on the training device; reading it runs `setup` when that has not happened."""
+        if self._resident is None:
+            self.setup()
+        assert self._resident is not None
+        return self._resident
+
+    @property
+    def num_classes(self) -> int:
+        """Classes are 0..num_classes-1."""
+        return self.prepared.data.num_classes
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input: (c, h, w) for images, (d,) for vectors."""
+        return self.prepared.data.input_shape
+
+    @property
+    def partition_report(self) -> PartitionReport:
+        """Hash, sizes and class histogram of the partition."""
+        return self.prepared.report
+
+    @property
+    def eval_names(self) -> list[str]:
+        """Names of the loaders that `val_dataloader` returns, in its order: "val" (if held out), "test"."""
+        return list(self.resident.loaders)
+
+    def client(self, k: int) -> ClientData:
+        """Return client k's data.
+
+        Raises:
+            ValueError: If k is outside 0..N-1.
+        """
+        if not 0 <= k < self.num_clients:
+            raise ValueError(f"client {k} is outside 0..{self.num_clients - 1}")
+        return self.resident.clients[k]
+
+    def cohort(self, round: int) -> Cohort:
+        """Return the clients of a round: a function of seed and round alone."""
+        ids = sample_cohort(self.seed, round, self.num_clients, self.cohort_size)
+        return Cohort(round, [self.client(k) for k in ids])
+
+    def train_dataloader(self) -> RoundLoader:
+        """Return the loader of length 1 that yields the current round's cohort."""
+        return RoundLoader(lambda: self.cohort(0 if self.trainer is None else self.trainer.current_epoch))
+
+    def val_dataloader(self) -> list[EvalLoader]:
+        """Return the evaluation loaders, named by `eval_names`."""
+        return list(self.resident.loaders.values())
+
+    def test_dataloader(self) -> list[EvalLoader]:
+        """Return the test loader, as a list of at most one."""
+        return [loader for name, loader in self.resident.loaders.items() if name == "test"]
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Leave a cohort as it is: its data are on the device already, and its clients are not tensors."""
+        if isinstance(batch, Cohort):
+            return batch
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+
+def cohort_size(num_clients: int, participation: float | None, clients_per_round: int | None) -> int:
+    """Return |S_t| from a share or a number of the N clients; with neither, N.
+
+    Raises:
+        ValueError: If both are given, or the given one is outside its range.
+    """
+    if participation is not None and clients_per_round is not None:
+        raise ValueError(
+            f"data.participation={participation} and data.clients_per_round={clients_per_round} say the same; "
+            "set one of them to null"
+        )
+    if clients_per_round is not None:
+        if not 1 <= clients_per_round <= num_clients:
+            raise ValueError(f"data.clients_per_round must be in 1..{num_clients}, got {clients_per_round}")
+        return clients_per_round
+    if participation is None:
+        return num_clients
+    if not 0 < participation <= 1:
+        raise ValueError(f"data.participation must be in (0, 1], got {participation}")
+    return max(1, math.floor(participation * num_clients + 0.5))

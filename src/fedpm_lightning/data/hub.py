@@ -49,7 +49,9 @@ class HubSet:
         table, place = self._splits[split], f"{self.repository} ({split})"
         image = pick_column(table.column_names, IMAGE_COLUMNS, place)
         label = pick_column(table.column_names, LABEL_COLUMNS, place)
-        groups = table[pick_column(table.column_names, (self.group_column,), place)] if self.group_column else None
+        groups = (
+            table[pick_column(table.column_names, (self.group_column,), place)] if self.group_column else None
+        )
         return encoded_split(
             _encoded_cells(table, image),
             list(table[label]),
@@ -68,10 +70,10 @@ class HubSet:
         try:
             return load_dataset(self.repository, split=split)
         except Exception as error:
-            # `datasets` raises many kinds (connection, offline mode, unknown id, unknown split): all mean "not here".
+            # `datasets` raises many kinds (connection, offline, unknown id or split): all mean "not here".
             raise MissingDataError(
-                f"cannot load {self.repository!r} (split {split}) from the Hugging Face Hub: {_first_line(error)}. "
-                "Without network, download its parquet files on another machine and set data.source to their "
+                f"cannot load {self.repository!r} (split {split}) from the Hugging Face Hub: "
+                f"{_first_line(error)}. Without network, download its parquet files on another machine and set data.source to their "
                 "folder; a local folder that should have been found does not exist under this name"
             ) from None
 

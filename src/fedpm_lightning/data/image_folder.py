@@ -1,4 +1,4 @@
-"""Image sets as folders: {train,test}/<class>/<file>, or {train,test}/<client>/<class>/<file> with natural clients."""
+"""Image sets as folders: {train,test}/<class>/<file>, with natural clients {train,test}/<client>/<class>/<file>."""
 
 from __future__ import annotations
 
@@ -43,13 +43,15 @@ class ImageFolder:
         """Decode one part, "train" or "test".
 
         Raises:
-            BrokenDataError: If an image cannot be read, or a class of the test part is not in the training part.
+            BrokenDataError: If an image cannot be read, or a test class is not in the training part.
         """
         files = self._split_files(split)
         classes = {name: number for number, name in enumerate(self._class_names())}
         for file in files:
             if file.parent.name not in classes:
-                raise BrokenDataError(f"{file}: class {file.parent.name!r} is not a folder of the training part")
+                raise BrokenDataError(
+                    f"{file}: class {file.parent.name!r} is not a folder of the training part"
+                )
         spec = self.spec
         labels = [classes[file.parent.name] for file in files]
         y = checked_labels(labels, spec.num_classes if spec else len(classes), lambda row: str(files[row]))

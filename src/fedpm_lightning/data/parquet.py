@@ -1,4 +1,4 @@
-"""Image sets as parquet files in the Hugging Face layout: {train,test}-*.parquet with an image and a label column."""
+"""Image sets as parquet in the Hugging Face layout: {train,test}-*.parquet, an image and a label column."""
 
 from __future__ import annotations
 
@@ -70,7 +70,11 @@ class ParquetFolder:
 
 
 def encoded_split(
-    images: Sequence[Any], labels: Sequence[Any], groups: list[Any] | None, spec: ImageSpec | None, where: Where
+    images: Sequence[Any],
+    labels: Sequence[Any],
+    groups: list[Any] | None,
+    spec: ImageSpec | None,
+    where: Where,
 ) -> ImageSplit:
     """Decode image cells, `{"bytes": ..., "path": ...}` or plain bytes, and check the labels."""
 
@@ -92,7 +96,9 @@ def pick_column(names: Sequence[str], wanted: Sequence[str], where: str) -> str:
     for name in wanted:
         if name in names:
             return name
-    raise BrokenDataError(f"{where}: expected a column {' or '.join(wanted)}, found {', '.join(names) or 'none'}")
+    raise BrokenDataError(
+        f"{where}: expected a column {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
+    )
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
@@ -115,7 +121,7 @@ def _read_columns(file: Path, group_column: str | None) -> list[list[Any]]:
             "reading parquet needs pyarrow; install it with: pip install 'fedpm-lightning[hf]'"
         ) from error
     try:
-        table: Any = pq.read_table(file, partitioning=None)
+        table: Any = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
         raise BrokenDataError(f"{file}: expected a complete parquet file, but {error}") from error
     wanted = [IMAGE_COLUMNS, LABEL_COLUMNS] + ([(group_column,)] if group_column else [])

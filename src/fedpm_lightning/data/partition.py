@@ -1,7 +1,7 @@
 """How training samples are spread over clients: a pure function of (labels, kind, arguments, seed).
 
-`Partition.split` is the whole interface. It checks its input, lets the subclass assign samples, and verifies that
-the result is disjoint and, unless the kind says otherwise, complete. The Dirichlet family lives in dirichlet.py.
+`Partition.split` is the whole interface. It checks its input, lets the subclass assign samples, and verifies
+that the result is disjoint and, unless the kind says otherwise, complete. dirichlet.py has the Dirichlet family.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, Generator
+from torch import Generator, Tensor
 
 from fedpm_lightning.rng import numpy_generator
 
@@ -76,9 +76,13 @@ class Partition(ABC):
     def _verify(self, parts: list[Indices], num_samples: int, num_clients: int) -> None:
         owners = np.bincount(np.concatenate(parts), minlength=num_samples)
         if len(parts) != num_clients or len(owners) > num_samples or owners.max(initial=0) > 1:
-            raise ValueError(f"{type(self).__name__} must give {num_clients} disjoint index arrays, and did not")
+            raise ValueError(
+                f"{type(self).__name__} must give {num_clients} disjoint index arrays, and did not"
+            )
         if self.complete and owners.min(initial=1) < 1:
-            raise ValueError(f"{type(self).__name__} left {int((owners == 0).sum())} samples without a client")
+            raise ValueError(
+                f"{type(self).__name__} left {int((owners == 0).sum())} samples without a client"
+            )
 
     def shift(self, x: Tensor, client: int, num_clients: int, generator: Generator) -> Tensor:
         """Return a client's version of normalised float inputs [b, ...]; the base changes nothing."""
@@ -146,8 +150,8 @@ class Natural(Partition):
     """The source itself names the client of every sample: one client for each distinct id, in sorted order.
 
     Args:
-        column: The parquet or Hub column with the ids. In an image folder the ids are the folders between the split
-            and the classes (train/<client>/<class>/*.png) and the column's name is not used.
+        column: The parquet or Hub column with the ids. In an image folder the ids are the folders between the
+            split and the classes (train/<client>/<class>/*.png) and the column's name is not used.
     """
 
     column: str = "client_id"

@@ -39,7 +39,9 @@ class PartitionReport:
         cls, parts: Sequence[Indices], labels: Labels, num_classes: int, partition: dict[str, Any], seed: int
     ) -> PartitionReport:
         """Recount a split from the data set's own labels at the split's indices."""
-        histogram = [np.bincount(labels[part].astype(np.int64), minlength=num_classes).tolist() for part in parts]
+        histogram = [
+            np.bincount(labels[part].astype(np.int64), minlength=num_classes).tolist() for part in parts
+        ]
         sizes = [len(part) for part in parts]
         return cls(partition, seed, len(labels), partition_hash(parts), sizes, histogram)
 
@@ -68,8 +70,8 @@ class PartitionReport:
         """Return one line: clients, smallest, mean and largest size, classes a client."""
         sizes, seen = np.array(self.sizes), (np.array(self.histogram) > 0).sum(axis=1)
         return (
-            f"{self.partition['kind']}: {self.num_clients} clients with {sizes.min()} to {sizes.max()} samples "
-            f"(mean {sizes.mean():.1f}), {seen.min()} to {seen.max()} classes a client, {self.sha256[:12]}"
+            f"{self.partition['kind']}: {self.num_clients} clients with {sizes.min()} to {sizes.max()} "
+            f"samples (mean {sizes.mean():.1f}), {seen.min()} to {seen.max()} classes a client, {self.sha256[:12]}"
         )
 
 

@@ -19,7 +19,9 @@ def check_min_samples(min_samples: int) -> None:
         raise ValueError(f"min_samples must be 0 or more, got {min_samples} (0 allows clients without data)")
 
 
-def raise_to_minimum(parts: list[Indices], minimum: int, rng: np.random.Generator, kind: str) -> list[Indices]:
+def raise_to_minimum(
+    parts: list[Indices], minimum: int, rng: np.random.Generator, kind: str
+) -> list[Indices]:
     """Move random samples from the currently largest client until every client holds `minimum`.
 
     A log line says how many samples moved, because the split is then no longer the plain draw.
@@ -36,8 +38,8 @@ def raise_to_minimum(parts: list[Indices], minimum: int, rng: np.random.Generato
     total, clients = sum(len(part) for part in parts), len(parts)
     if total < minimum * clients:
         raise ValueError(
-            f"{kind}: {total} samples cannot give {clients} clients at least {minimum} each; lower min_samples to "
-            f"{total // clients} or num_clients to {total // minimum}, or use more training samples"
+            f"{kind}: {total} samples cannot give {clients} clients at least {minimum} each; lower "
+            f"min_samples to {total // clients} or num_clients to {total // minimum}, or use more training samples"
         )
     short = [k for k in range(clients) if len(parts[k]) < minimum]
     if not short:
@@ -46,7 +48,7 @@ def raise_to_minimum(parts: list[Indices], minimum: int, rng: np.random.Generato
     moved = sum(minimum - len(piles[k]) for k in short)
     _fill(piles, short, minimum)
     log.info(
-        "%s: moved %d of %d samples from the largest clients to %d clients that had fewer than min_samples=%d",
+        "%s: moved %d of %d samples from the largest clients to %d clients below min_samples=%d",
         kind, moved, total, len(short), minimum,
     )  # fmt: skip
     return [np.array(pile, dtype=np.int64) for pile in piles]

@@ -14,8 +14,8 @@ from fedpm_lightning.data.partition import Indices, Labels, Partition, need_samp
 class Shards(Partition):
     """Cut every class into shards and deal a fixed number of shards to each client.
 
-    A shard never holds two classes, so no client sees more than `classes_per_client` classes; it sees fewer when it
-    is dealt two shards of one class. Shards are of nearly equal size.
+    A shard never holds two classes, so no client sees more than `classes_per_client` classes; it sees fewer when
+    it is dealt two shards of one class. Shards are of nearly equal size.
 
     Args:
         classes_per_client: Shards a client.
@@ -39,8 +39,8 @@ class Shards(Partition):
         classes, sizes = np.unique(labels, return_counts=True)
         if shards < len(classes):
             raise ValueError(
-                f"{kind}: {num_clients} clients hold at most {shards} classes but the data have {len(classes)}; "
-                f"raise classes_per_client to at least {-(-len(classes) // num_clients)}"
+                f"{kind}: {num_clients} clients hold at most {shards} classes but the data have "
+                f"{len(classes)}; raise classes_per_client to at least {-(-len(classes) // num_clients)}"
             )
         pieces: list[Indices] = []
         for label, count in zip(classes, proportional_counts(sizes, shards), strict=True):
@@ -50,7 +50,7 @@ class Shards(Partition):
 
 
 def proportional_counts(sizes: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Give every class at least one shard and at most one a sample, in proportion to its size, `total` in all."""
+    """Give every class one shard or more, in proportion to its size, `total` in all."""
     counts = np.ones(len(sizes), dtype=np.int64)
     for _ in range(total - len(sizes)):
         # The class whose shards are largest gets one more: the sizes stay as equal as they can be.

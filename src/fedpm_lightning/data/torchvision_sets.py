@@ -42,7 +42,9 @@ class TorchvisionSet:
         """
         found = self._present()
         if not found:
-            log.info("downloading %s (about %d MB) to %s", self.spec.torchvision, self.spec.megabytes, self.root)
+            log.info(
+                "downloading %s (about %d MB) to %s", self.spec.torchvision, self.spec.megabytes, self.root
+            )
             for split in ("train", "test"):
                 self._open(split, download=True)
             found = self._present()
@@ -84,9 +86,9 @@ class TorchvisionSet:
         spec = self.spec
         return MissingDataError(
             f"{spec.torchvision} is not in {self.folder} and could not be downloaded ({reason}). It is about "
-            f"{spec.megabytes} MB: on a machine with network run python -c \"import torchvision; "
-            f"torchvision.datasets.{spec.torchvision}('data', download=True)\" and copy data/ to {self.root}, or set "
-            "data.source to a folder of parquet files or of images (data.name=digits needs no download)"
+            f'{spec.megabytes} MB: on a machine with network run python -c "import torchvision; '
+            f"torchvision.datasets.{spec.torchvision}('data', download=True)\" and copy data/ to {self.root}, or "
+            "set data.source to a folder of parquet files or of images (data.name=digits needs no download)"
         )
 
     def _broken(self, split: str, reason: str) -> BrokenDataError:

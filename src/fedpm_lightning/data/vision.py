@@ -1,6 +1,6 @@
 """Image sets from four kinds of source, decoded once into uint8 tensors and kept on disk.
 
-Sources: "torchvision" (downloads), a local folder of parquet files, a local folder of images, a Hugging Face Hub id.
+Sources: "torchvision" (downloads), a folder of parquet files, a folder of images, a Hugging Face Hub id.
 """
 
 from __future__ import annotations
@@ -56,12 +56,14 @@ def locate(request: DataRequest, spec: ImageSpec | None) -> ImageSource:
         for kind in (ParquetFolder, ImageFolder):
             if kind.fits(folder):
                 return kind(folder, spec, request.group_column)
-        raise BrokenDataError(f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/")
+        raise BrokenDataError(
+            f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/"
+        )
     if folder.is_absolute() or request.source.startswith((".", "~")) or request.source.count("/") > 1:
         size = f" (about {spec.megabytes} MB)" if spec else ""
         raise MissingDataError(
-            f"{folder} does not exist; put the parquet files {{train,test}}-*.parquet of {request.name}{size} or the "
-            "image folders train/ and test/ there, or set data.source"
+            f"{folder} does not exist; put the parquet files {{train,test}}-*.parquet of {request.name}{size} "
+            "or the image folders train/ and test/ there, or set data.source"
         )
     return HubSet(request.source, spec, request.group_column)
 
@@ -101,7 +103,9 @@ def _decode(source: ImageSource, spec: ImageSpec | None, path: Path) -> Tensors:
         raise BrokenDataError(f"{source}: training and test images differ in shape, {shapes} [c, h, w]")
     top = int(train.y.max()) if spec is None else spec.num_classes - 1
     if int(test.y.max()) > top:
-        raise BrokenDataError(f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part")
+        raise BrokenDataError(
+            f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part"
+        )
     tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
     if train.groups is not None:
         tensors["groups"] = _numbered(train.groups, source)

@@ -1,4 +1,7 @@
-"""FOOF (Benzing 2022) as FedPM's local optimizer (arXiv:2511.09100): W <- W - lr (G + wd W) P^-1, P = A + delta I.
+"""FOOF as FedPM's local optimizer: W <- W - lr (G + wd W) P^-1 with P = A + delta I.
+
+FOOF: Benzing 2022, "Gradient Descent on Neurons and its Link to Approximate Second-Order Optimization".
+FedPM: arXiv:2511.09100, whose server mixes with the same P.
 
     with collect_input_rows(net, foof.wants()) as X:
         loss = criterion(net(inputs), targets)
@@ -6,16 +9,16 @@
     foof.observe(X)
     foof.step()
 
-Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <- W - lr M. Parameters without a
-factor take plain SGD with the same momentum and weight decay. All tensors may carry a leading client axis.
+Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <- W - lr M. Parameters without
+a factor take plain SGD with the same momentum and weight decay. All tensors may carry a leading client axis.
 
 Deviations from the paper, each an argument:
     - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
     - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
     - `cov_every`, `inv_every` spare work; 1 and 1 are the paper.
 
-The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device only in
-the Cholesky's own check; on the CPU that is free.
+The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device
+only in the factorisation's own check; on the CPU that is free.
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ class FOOF(torch.optim.Optimizer):
         spatial: `mean` or `sum` over a convolution's positions.
 
     Raises:
-        ValueError: If a hyper-parameter is outside its range, or a layer's parameter is missing from `params`.
+        ValueError: If a hyper-parameter is outside its range, or `params` lacks a layer's parameter.
     """
 
     def __init__(
@@ -84,7 +87,8 @@ class FOOF(torch.optim.Optimizer):
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         super().__init__([group for group in groups if group["params"]], defaults)
         self.leaves, self.layers = dict(params), list(layers)
-        self.damping, self.damping_mode = damping, damping_mode
+        self.damping = damping
+        self.damping_mode: DampingMode = damping_mode
         self.cov_every, self.inv_every = cov_every, inv_every
         self.steps_taken = 0
         self._factors = {layer.name: RunningFactor(layer.name, ema, spatial) for layer in layers}
@@ -163,15 +167,21 @@ class FOOF(torch.optim.Optimizer):
                     state["momentum"] = step
                 leaf.add_(step, alpha=-group["lr"])
 
-    def preconditioners(self, mix_damping: float | None = None) -> dict[str, Preconditioner]:
+    def preconditioners(
+        self, mix_damping: float | None = None, current: bool = False
+    ) -> dict[str, Preconditioner]:
         """Return the LAST P of each layer that a step used, as a client uploads it (no Cholesky factor).
 
         Args:
-            mix_damping: Another delta, in the optimizer's `damping_mode`, over the same A; None: the delta used.
+            mix_damping: Another delta over the same A, in the same `damping_mode`; None: the delta used.
+            current: Take the running A as it stands now instead, newer where `inv_every` > 1.
 
         Raises:
             ValueError: If `mix_damping` is negative or not finite.
         """
+        if current:
+            delta = self.damping if mix_damping is None else mix_damping
+            return {n: self._factors[n].preconditioner(delta, self.damping_mode).message() for n in self._P}
         if mix_damping is None:
             return {name: P.message() for name, P in self._P.items()}
         return {name: P.with_damping(mix_damping, self.damping_mode) for name, P in self._P.items()}

@@ -115,8 +115,8 @@ def _bare(label: str) -> str:
 def _column_order(column: Column) -> tuple[str, float, str]:
     """Order data sets by name, then mild heterogeneity first: iid, then large alpha before small."""
     data, split = column
-    alpha = float(split.removeprefix("alpha=")) if split.startswith("alpha=") else float("inf")
-    return data, -alpha, split
+    alpha = re.search(r"alpha=(\S+)", split)
+    return data, -float(alpha[1]) if alpha else float("-inf"), split
 
 
 def _split(runs: Sequence[Run]) -> list[tuple[Column, dict[Setting, list[Run]], list[str]]]:

@@ -17,18 +17,18 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fedpm compare",
         allow_abbrev=False,
-        description="Compare runs: methods as rows, data sets and heterogeneity as columns, mean ± std over seeds. "
+        description="Compare runs: methods as rows, data and split as columns, mean ± std over seeds. "
         "Runs that differ in more than the seed are never averaged: they become rows of their own.",
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a run's folder, or any folder above runs")
-    parser.add_argument("--metric", default="test/acc", help="a column of metrics.csv (default: %(default)s)")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a run's folder, or one above runs")
+    parser.add_argument("--metric", default="test/acc", help="a column of metrics.csv (%(default)s)")
     parser.add_argument(
         "--at",
         choices=("final", "best"),
         default="final",
-        help="at the last round, or at the best one by the run's own monitor (default: %(default)s)",
+        help="at the last round, or at the best one by the run's own monitor (%(default)s)",
     )
-    parser.add_argument("--format", choices=FORMATS, default="terminal", help="default: %(default)s")
+    parser.add_argument("--format", choices=FORMATS, default="terminal", help="(%(default)s)")
     return parser
 
 

@@ -64,11 +64,10 @@ class Run:
 
     @property
     def column(self) -> tuple[str, str]:
-        """Data set and heterogeneity: `("CIFAR10", "alpha=0.1")`, or the kind of split without an alpha."""
-        alpha = self.summary.get("alpha")
-        split = (
-            f"alpha={alpha:g}" if isinstance(alpha, int | float) else str(self.summary.get("partition") or "")
-        )
+        """Data set and heterogeneity: `("cifar10", "alpha=0.1")`; a split other than Dirichlet is named."""
+        alpha, kind = self.summary.get("alpha"), self.summary.get("partition") or "Dirichlet"
+        degree = f"alpha={alpha:g}" if isinstance(alpha, int | float) else ""
+        split = degree if kind == "Dirichlet" else f"{kind} {degree}".strip()
         return str(self.summary.get("data") or "unnamed"), split
 
     @property

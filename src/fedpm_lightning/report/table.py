@@ -18,8 +18,8 @@ _NOTHING = "–"
 def render(grid: Grid, form: Format) -> str:
     """Write a grid in the given form, ending in a newline.
 
-    Terminal and Markdown show `mean ± sample std (n)`, accuracies in percent. CSV has one line a cell with the
-    unrounded numbers and the folders of the runs behind them.
+    Terminal and Markdown show `mean ± sample std (n)`, accuracies in percent. CSV has one line a cell with
+    the unrounded numbers and the folders of the runs behind them.
     """
     writers: dict[Format, Callable[[Grid], str]] = {"terminal": _terminal, "markdown": _markdown, "csv": _csv}
     return writers[form](grid)
@@ -38,7 +38,7 @@ def cell_text(cell: Cell | None, metric: str) -> str:
 
 
 def best_cells(grid: Grid) -> set[tuple[str, Column]]:
-    """Return (row, column) of the best mean of each column; cells that read the same share the honour."""
+    """Return (row, column) of the best mean of each column; cells that read the same share it."""
     pick = max if metric_mode(grid.metric) == "max" else min
     best: set[tuple[str, Column]] = set()
     for column in grid.columns:
@@ -98,17 +98,15 @@ def _heads(grid: Grid) -> list[str]:
 def _terminal(grid: Grid) -> str:
     """Draw with rich: bold and boxed on a terminal, plain text in a pipe."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(title=title(grid), title_justify="left")
     for place, head in enumerate(_heads(grid)):
-        table.add_column(escape(head), justify="left" if place == 0 else "right")
-    for label, *texts in _lines(grid, bold=lambda text: f"\0{text}"):
-        bold = [
-            f"[bold]{escape(text[1:])}[/bold]" if text.startswith("\0") else escape(text) for text in texts
-        ]
-        table.add_row(escape(label), *bold)
+        table.add_column(Text(head), justify="left" if place == 0 else "right")
+    for label, *texts in _lines(grid, bold=lambda text: f"\0{text}"):  # \0 marks what a Text shows in bold
+        styled = [Text(text.lstrip("\0"), "bold" if text.startswith("\0") else "") for text in texts]
+        table.add_row(Text(label), *styled)
     console = Console()
     with console.capture() as captured:
         console.print(table)

@@ -1,13 +1,14 @@
 """The two ways to mix parameters, as pure functions and as running sums.
 
     weighted mean       theta <- sum w_i theta_i / sum w_i
-    preconditioned      W <- W + (sum w_i (W_i - W) P_i)(sum w_i P_i)^-1     (FedPM, arXiv:2511.09100, for one layer)
+    preconditioned      W <- W + (sum w_i (W_i - W) P_i)(sum w_i P_i)^-1    one layer; FedPM, arXiv:2511.09100
 
-The running sums are what makes a round stream: their size does not depend on the number of clients, they may be
-all-reduced across ranks (`tensors`), and only they need to be revealed to the server.
+The running sums are what makes a round stream: their size does not depend on the number of clients, they may
+be all-reduced across ranks (`tensors`), and only they need to be revealed to the server.
 
-Deviation from the paper: it writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's starting
-weights, is the same in exact arithmetic and loses no digits when A is badly conditioned. Sums and solve are float64.
+Deviation from the paper: it writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's
+starting weights, is the same in exact arithmetic and loses no digits when A is badly conditioned. Sums and
+solve are float64.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.preconditioner import LowRankPreconditioner, Preconditioner
+from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
 
 
@@ -26,8 +27,8 @@ class RunningMean:
     """The running weighted mean of named tensors, in float64.
 
     Args:
-        like: Tensors with the names, shapes, dtypes and device to mix. Integer ones (counters) are never averaged:
-            `finish` returns them as they are here.
+        like: Tensors with the names, shapes, dtypes and device to mix. Integer ones (counters) are never
+            averaged: `finish` returns them as they are here.
     """
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
@@ -84,14 +85,9 @@ class RunningPreconditionedMix:
             ValueError: If `weight` is negative or not finite.
         """
         _check_weight(weight)
-        P = P.to(self._S1.device)
-        self._S2.add_(P.rmatmul(W.to(self._W) - self._W), alpha=weight)
-        if isinstance(P, LowRankPreconditioner):
-            X = P.X.to(self._S1)
-            self._S1.add_(X.mT @ X, alpha=weight)
-            self._S1.diagonal(dim1=-2, dim2=-1).add_(P.delta.to(X).unsqueeze(-1), alpha=weight)
-        else:
-            self._S1.add_(P.dense(torch.float64), alpha=weight)
+        here = P.to(self._W.device)
+        here.add_to(self._S1, weight)
+        self._S2.add_(here.rmatmul(W.to(self._W) - self._W), alpha=weight)
         self._weight += weight
 
     def tensors(self) -> list[Tensor]:

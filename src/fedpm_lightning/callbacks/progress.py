@@ -1,0 +1,111 @@
+"""Progress over rounds: live bars on a terminal, one plain line a round anywhere else."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.round_bars import RoundBars
+from fedpm_lightning.callbacks.run_files import current_row, find_history
+from fedpm_lightning.report.history import History, Row
+from fedpm_lightning.report.recap import figures, recap_table
+from fedpm_lightning.types import ClientUpdate, Cohort
+
+
+class RoundProgress(FederatedCallback, ProgressBar):
+    """Shows rounds and clients while training, and initial, best and final figures at the end.
+
+    It is Lightning's progress bar, so that Lightning adds none of its own.
+
+    Args:
+        run_dir: The run's folder, named at the end.
+        plain: Force (True) or forbid (False) plain lines; None decides by whether stdout is a terminal.
+    """
+
+    def __init__(self, run_dir: str | Path | None = None, plain: bool | None = None) -> None:
+        ProgressBar.__init__(self)
+        self._run_dir = run_dir
+        self._plain = plain
+        self._history = History()
+        self._bars: RoundBars | None = None
+        self._enabled = True
+
+    def disable(self) -> None:
+        """Show nothing from now on (Lightning calls it on every rank but the first)."""
+        self._enabled = False
+        self._close_bars()
+
+    def enable(self) -> None:
+        """Show progress again."""
+        self._enabled = True
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print a line above the bars."""
+        if not self._enabled:
+            return
+        if self._bars is not None:
+            self._bars.print(" ".join(map(str, args)))
+        else:
+            print(*args, **kwargs)
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the initial model's figures."""
+        self._history.initial = dict(current_row(pl_module))
+        if self._enabled and self._history.initial:
+            self.print("  ".join(["initial", *figures(self._history.initial)]))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the bars."""
+        terminal = sys.stdout.isatty() if self._plain is None else not self._plain
+        if self._enabled and terminal:
+            self._bars = RoundBars(done=trainer.current_epoch, total=trainer.max_epochs)
+
+    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """Begin the bar over the cohort."""
+        if self._bars is not None:
+            self._bars.begin_round(len(cohort))
+
+    def on_client_end(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+        """One more client is through."""
+        if self._bars is not None:
+            self._bars.advance_client()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the round's figures."""
+        row: Row = {"round": trainer.current_epoch + 1.0, **current_row(pl_module)}
+        self._history.rows.append(row)
+        if self._bars is not None:
+            self._bars.end_round("  ".join(figures(row)))
+        elif self._enabled:
+            total = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
+            # Flushed, since a batch system's log file would otherwise stay empty for hours.
+            print("  ".join([f"round {int(row['round'])}/{total}", *figures(row)]), flush=True)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show what came out: over the whole run where RunFiles knows the rounds before a resume."""
+        self._close_bars()
+        if self._enabled and self._history.rows:
+            print(recap_table(find_history(trainer) or self._history), flush=True)
+            if self._run_dir is not None:
+                print(f"run: {self._run_dir}", flush=True)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say so when there was nothing left to train."""
+        if self._enabled and not self._history.rows and trainer.global_step >= (trainer.max_epochs or 0) > 0:
+            print(
+                f"nothing to train: {trainer.global_step} of {trainer.max_epochs} rounds are done", flush=True
+            )
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the terminal back before the error is printed."""
+        self._close_bars()
+
+    def _close_bars(self) -> None:
+        if self._bars is not None:
+            self._bars.close()
+            self._bars = None

@@ -1,0 +1,87 @@
+"""P = X^T X + delta I with fewer rows than columns, solved by Woodbury.
+
+    G P^-1 = (G - G X^T (X X^T + delta I)^-1 X) / delta
+
+Its rounding error grows with trace(A)/delta, and in the very directions the gradient lies in. Two guards:
+below a share of the trace the solve runs in float64, and since a low-rank A is singular, a delta that is
+noise beside trace(A)/d counts as a failed factorisation and is raised.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedpm_lightning.curvature.damping import damped_cholesky
+from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+
+FLOAT32_SHARE = 1e-4
+"""The least delta / trace(A) at which Woodbury stays in float32."""
+
+LEAST_SHARE = 1e-9
+"""The least delta / (trace(A)/d) that a singular A accepts."""
+
+
+class LowRankPreconditioner(Preconditioner):
+    """P = X^T X + delta I with few rows X [*, R, d]: LowRankPreconditioner(layer, X, delta, K).
+
+    Args:
+        layer: The layer's name, for messages.
+        factor: X, scaled so that A = X^T X.
+        delta: The damping, [*].
+        K: X X^T [*, R, R], where the caller has it already.
+    """
+
+    def __init__(self, layer: str, factor: Tensor, delta: Tensor, K: Tensor | None = None) -> None:
+        super().__init__(layer, factor, delta)
+        self._gram = K
+        self._rows = factor  # in the dtype of the solve
+
+    @property
+    @override
+    def scale(self) -> Tensor:
+        total = self.factor.square().sum((-2, -1)) if self._gram is None else trace(self._gram)
+        return total / self.d
+
+    @property
+    @override
+    def wire_bytes(self) -> int:
+        return self._bytes(min(self.factor.shape[-2] * self.d, symmetric_numbers(self.d)))
+
+    @override
+    def factorise(self) -> Self:
+        scale = self.scale
+        with full_precision(self.factor.device):
+            if (self.delta < FLOAT32_SHARE * self.d * scale).any():
+                self._rows, self._gram = self.factor.double(), None
+            gram = self._rows @ self._rows.mT if self._gram is None else self._gram
+            delta, scale = self.delta.to(gram.dtype), scale.to(gram.dtype)
+            self._cholesky, delta = damped_cholesky(gram, delta, scale, self.layer, least=LEAST_SHARE)
+        self.delta = delta.to(self.factor.dtype)
+        return self
+
+    @override
+    def solve(self, G: Tensor) -> Tensor:
+        if self._cholesky is None:
+            return self.factorise().solve(G)
+        with full_precision(G.device):
+            X, V = self._rows, G.to(self._rows.dtype)
+            inner = torch.cholesky_solve((V @ X.mT).mT, self._cholesky).mT
+            return ((V - inner @ X) / self.delta.to(V.dtype)[..., None, None]).to(self.factor.dtype)
+
+    @override
+    def rmatmul(self, V: Tensor) -> Tensor:
+        with full_precision(V.device):
+            X = self.factor.to(V.dtype)
+            return (V @ X.mT) @ X + self.delta.to(V.dtype)[..., None, None] * V
+
+    @override
+    def add_to(self, S: Tensor, weight: float) -> None:
+        with full_precision(S.device):
+            X = self.factor.to(S.dtype)
+            S.add_(X.mT @ X, alpha=weight)
+        S.diagonal(dim1=-2, dim2=-1).add_(self.delta.to(S.dtype).unsqueeze(-1), alpha=weight)

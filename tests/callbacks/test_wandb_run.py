@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.loggers import WandbLogger
+
+from fedpm_lightning.callbacks.run_files import RunFiles
+from fedpm_lightning.callbacks.wandb_run import WandbRun
+
+# torch renamed what Lightning still imports.
+pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+
+
+def records(file: Path) -> Iterator:
+    """Read an offline run: LevelDB log framing (32 KiB blocks, 7-byte headers) around protobuf records."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, pending = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # the padding at a block's end
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        pending += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # a whole record, or the last part of one
+            yield Record.FromString(pending)
+            pending = b""
+
+
+def flat(items) -> dict:
+    return {"/".join([*item.nested_key] or [item.key]): json.loads(item.value_json) for item in items}
+
+
+@pytest.fixture
+def offline(fit, tmp_path, config, monkeypatch):
+    """Run three rounds with an offline logger and return the records of its file."""
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+
+    def run(*callbacks, **options):
+        import wandb
+
+        logger = WandbLogger(project="toy", save_dir=tmp_path, offline=True, id="run1", tags=["mine"])
+        try:
+            fit([RunFiles(tmp_path / "run", config), *callbacks], logger=logger, **options)
+        finally:
+            wandb.finish()
+        (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+        return list(records(file))
+
+    return run
+
+
+def test_an_offline_run_is_complete(offline, config):
+    found = offline(WandbRun(config, label="FedAvg (mine)", tags=["paper"]))
+    history = [flat(record.history.item) for record in found if record.HasField("history")]
+    rows = [row for row in history if "val/acc" in row]
+    assert [row["round"] for row in rows] == [1, 2, 3], "each round exactly once"
+    assert [row["val/acc"] for row in rows] == [0.2, 0.6, 0.4]
+
+    entries = [item for record in found for item in (*record.config.update, *record.run.config.update)]
+    logged = flat(entries)
+    assert {key: logged[key] for key in config} == config, (
+        "the nested configuration, data and trainer included"
+    )
+
+    metrics = [record.metric for record in found if record.HasField("metric")]
+    last = {metric.name or metric.glob_name: metric for metric in metrics}
+    assert "round" in last and last["*"].step_metric == "round" and last["*"].options.step_sync
+
+    tags = [list(record.run.tags) for record in found if record.HasField("run")][-1]
+    assert tags == ["mine", "FedAvg (mine)", "toy", "alpha=0.1", "paper"]
+
+    summary: dict = {}
+    for record in found:
+        summary |= flat(record.summary.update)
+    assert summary["best/val/acc"] == 0.6 and summary["best/round"] == 2
+    assert summary["final/val/acc"] == 0.4 and summary["monitor"] == "val/acc"
+
+
+def test_an_interrupted_run_keeps_its_figures(offline, config, tiny):
+    with pytest.raises(OSError):
+        offline(WandbRun(config), module=tiny.Module(fail=(3, OSError("disk"))))
+
+
+def test_without_a_wandb_logger_nothing_happens(fit, config):
+    trainer, _ = fit([WandbRun(config)])
+    assert trainer.global_step == 3
+
+
+def test_the_callback_does_not_import_wandb():
+    code = "import sys, fedpm_lightning.callbacks.wandb_run; sys.exit('wandb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,65 @@
+"""What every test may use: the repository's folder, and `fedpm` run in this process inside an empty folder."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedpm_lightning.cli import main
+
+REPO = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run's exit code, its folder and what lies in it."""
+
+    code: int
+    folder: Path
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        with (self.folder / "metrics.csv").open() as file:
+            return list(csv.DictReader(file))
+
+    @property
+    def summary(self) -> dict:
+        return json.loads((self.folder / "summary.json").read_text())
+
+
+@pytest.fixture
+def repo() -> Path:
+    return REPO
+
+
+@pytest.fixture
+def fedpm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FinishedRun]:
+    """Run `fedpm` with the given words; configs/ and runs/ are relative to a temporary folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDPM_RUN_DIR", raising=False)
+    for name in ("configs", "sweeps"):
+        if (REPO / name).is_dir() and not (tmp_path / name).exists():
+            os.symlink(REPO / name, tmp_path / name)
+
+    def run(*words: str, folder: str = "run") -> FinishedRun:
+        own = () if any(w.startswith("--run_dir") for w in words) else ("--run_dir", folder)
+        monkeypatch.delenv("FEDPM_RUN_DIR", raising=False)
+        return FinishedRun(main([*words, *own]), tmp_path / folder)
+
+    return run
+
+
+@pytest.fixture
+def quickstart(fedpm: Callable[..., FinishedRun]) -> Callable[..., FinishedRun]:
+    """`fedpm fit` on the quickstart's digits, with further words."""
+
+    def run(*words: str, folder: str = "run") -> FinishedRun:
+        return fedpm("fit", "--config", "configs/quickstart.yaml", *words, folder=folder)
+
+    return run

@@ -1,0 +1,91 @@
+"""Which parameters get a factor, and that W, G and the parameters are the same numbers in another order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedpm_lightning.curvature.layers import find_layers, rules, rules_table
+
+
+def linear(bias: bool) -> nn.Module:
+    return nn.Linear(5, 3, bias=bias)
+
+
+def conv(groups: int, bias: bool) -> nn.Module:
+    return nn.Conv2d(4, 6, (3, 2), groups=groups, bias=bias)
+
+
+@pytest.mark.parametrize("lead", [(), (7,)])
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (linear(True), (3, 6)),
+        (linear(False), (3, 5)),
+        (conv(1, True), (6, 25)),
+        (conv(2, True), (2, 3, 13)),
+        (conv(2, False), (2, 3, 12)),
+    ],
+)
+def test_matrix_and_unpack_are_inverse(net: nn.Module, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
+    (layer,) = find_layers(net)
+    tensors = {name: torch.randn(*lead, *p.shape) for name, p in net.named_parameters()}
+    W = layer.matrix(tensors)
+    assert W.shape == (*lead, *shape)
+    assert layer.d == shape[-1]
+    back = layer.unpack(W, tensors)
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_w_times_rows_is_the_layer(groups: int) -> None:
+    from fedpm_lightning.curvature.math import input_rows
+
+    net, x = conv(groups, True).double(), torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    (layer,) = find_layers(net)
+    W = layer.matrix(dict(net.named_parameters()))
+    y = (input_rows(x, layer) @ W.mT).movedim(-2, 0).flatten(1)  # [B T, out]
+    torch.testing.assert_close(y, net(x).movedim(1, -1).flatten(0, -2))
+
+
+class Shared(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(6, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.frozen = nn.Linear(4, 4)
+        self.half = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 6)
+        self.head.weight = self.embedding.weight
+        self.frozen.requires_grad_(False)
+        self.half.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.half(self.frozen(self.norm(self.hidden(self.embedding(x))))))
+
+
+def test_shared_and_frozen_parameters_are_plain() -> None:
+    found = rules(Shared())
+    assert {name for name, rule in found.items() if rule == "FOOF"} == {
+        "hidden.weight",
+        "hidden.bias",
+        "half.weight",
+    }
+    half = next(layer for layer in find_layers(Shared()) if layer.name == "half")
+    assert half.bias is None and half.d == 4  # a frozen bias does not move with W
+
+
+def test_the_table_names_each_parameter_once_with_its_reason() -> None:
+    table = "\n".join(rules_table(Shared()))
+    assert len(rules_table(Shared())) == len(rules(Shared()))
+    for words in ("d = 5", "d = 4", "(frozen)", "(shared)", "(no factor)"):
+        assert words in table
+
+
+def test_attention_and_reparametrised_layers_are_left_alone() -> None:
+    net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 2))
+    assert [layer.name for layer in find_layers(net)] == ["1"]
+    assert find_layers(nn.MultiheadAttention(4, 2)) == []

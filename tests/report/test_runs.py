@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fedpm_lightning.report.runs import RunError, by_setting, find_runs, load_run
+
+
+def test_runs_are_found_at_any_depth_each_once(tmp_path, write_run):
+    a = write_run(tmp_path / "x" / "a")
+    write_run(tmp_path / "x" / "y" / "b", seed=1)
+    write_run(a / "checkpoints", seed=2)  # inside a run: not a run of its own
+    runs = find_runs([tmp_path, a])
+    assert [run.path.name for run in runs] == ["a", "b"]
+    assert runs[0].history.rounds_done == 2 and runs[0].history.initial == {"val/acc": 0.1}
+    assert "config" not in runs[0].summary
+
+
+def test_only_the_seed_and_the_folder_may_differ_within_a_setting(tmp_path, write_run):
+    paths = [write_run(tmp_path / str(seed), seed=seed) for seed in range(3)]
+    other = write_run(tmp_path / "lr", method={"lr": 0.1})
+    newer = write_run(tmp_path / "new", versions={"fedpm": "0.2.0"})
+    longer = write_run(tmp_path / "long", acc=(0.1, 0.2, 0.3))
+    groups = by_setting(find_runs([*paths, other, newer, longer]))
+    assert sorted(len(group) for group in groups.values()) == [1, 1, 1, 3]
+
+
+def test_columns_name_the_split(tmp_path, write_run):
+    iid = load_run(write_run(tmp_path / "iid", alpha=None, partition="IID"))
+    fine = load_run(write_run(tmp_path / "d"))
+    classes = load_run(write_run(tmp_path / "c", partition="DirichletOverClasses"))
+    assert [run.column[1] for run in (iid, fine, classes)] == [
+        "IID",
+        "alpha=0.1",
+        "DirichletOverClasses alpha=0.1",
+    ]
+
+
+def test_configuration_beside_an_older_summary(tmp_path, write_run):
+    folder = write_run(tmp_path / "a")
+    summary = json.loads((folder / "summary.json").read_text())
+    del summary["config"]
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "config.yaml").write_text("model: {lr: 0.5}\n")
+    assert load_run(folder).config == {"model": {"lr": 0.5}}
+
+
+def test_errors_name_the_folder_and_the_way_out(tmp_path):
+    with pytest.raises(RunError, match=r"holds no run.*give a run's folder"):
+        find_runs([tmp_path])
+    with pytest.raises(RunError, match="nowhere is not a folder"):
+        find_runs([tmp_path / "nowhere"])
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(RunError, match="not JSON"):
+        load_run(tmp_path)

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from fedpm_lightning.report.cells import TAXONOMY, build_grid, taxonomy_order
+from fedpm_lightning.report.compare import main
+from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.table import best_cells, cell_text, render
+
+COLUMN = ("digits", "alpha=0.1")
+
+
+def grid_of(path, metric="test/acc", at="final"):
+    return build_grid(find_runs([path]), metric, at)
+
+
+def test_mean_and_sample_std_over_seeds(tmp_path, write_run):
+    last = [0.90, 0.92, 0.97]
+    for seed, acc in enumerate(last):
+        write_run(tmp_path / str(seed), seed=seed, acc=(0.99, acc))
+    cell = grid_of(tmp_path).rows["FedAvg"][COLUMN]
+    assert cell.n == 3
+    assert cell.mean == pytest.approx(sum(last) / 3 - 0.1)
+    assert cell.std == pytest.approx(statistics.stdev(last))
+    assert cell_text(cell, "test/acc") == "83.00 ± 3.61 (3)"
+    assert grid_of(tmp_path, at="best").rows["FedAvg"][COLUMN].mean == pytest.approx(0.89)
+
+
+def test_runs_that_differ_in_more_than_the_seed_become_rows(tmp_path, write_run):
+    for seed in (0, 1):
+        write_run(tmp_path / f"a{seed}", "FedPM", seed, method={"ema": 0.0, "weighting": "size", "lr": 0.1})
+        write_run(
+            tmp_path / f"b{seed}", "FedPM", seed, method={"ema": 0.9, "weighting": "uniform", "lr": 0.1}
+        )
+    write_run(tmp_path / "c", "FedAvg")
+    grid = grid_of(tmp_path)
+    assert list(grid.rows) == [
+        "FedAvg",
+        "FedPM (ema=0.0, weighting=size)",
+        "FedPM (ema=0.9, weighting=uniform)",
+    ]
+    assert [row[COLUMN].n for row in grid.rows.values()] == [1, 2, 2]
+
+
+def test_settings_tuned_per_column_stay_one_row(tmp_path, write_run):
+    write_run(tmp_path / "a", "FedPM", alpha=0.1, method={"lr": 0.1})
+    write_run(tmp_path / "b", "FedPM", alpha=1.0, method={"lr": 0.01})
+    grid = grid_of(tmp_path)
+    assert list(grid.rows) == ["FedPM"]
+    assert grid.columns == [("digits", "alpha=1"), COLUMN]
+
+
+def test_equal_last_names_are_written_in_full(tmp_path, write_run):
+    write_run(tmp_path / "a", method={"lr": 1, "server": {"lr": 1}})
+    write_run(tmp_path / "b", method={"lr": 2, "server": {"lr": 3}})
+    first = next(iter(grid_of(tmp_path).rows))
+    assert "init_args.lr=1" in first and "server.lr=1" in first
+
+
+def test_what_does_not_count_is_left_out_and_said(tmp_path, write_run):
+    write_run(tmp_path / "a", seed=0, acc=(0.6,))
+    write_run(tmp_path / "b", seed=0, acc=(0.9,))
+    write_run(tmp_path / "c", seed=1, acc=(0.9,), finished=False)
+    write_run(tmp_path / "d", seed=2, acc=(0.9,), finished=False, diverged=True)
+    grid = grid_of(tmp_path)
+    cell = grid.rows["FedAvg"][COLUMN]
+    assert cell.mean == pytest.approx(0.5) and cell.n == 1 and cell.std is None
+    assert cell_text(cell, "test/acc") == "50.00 (1) [1 diverged]"
+    notes = render(grid, "markdown")
+    for reason in ("seed 0 is there already", "unfinished", "diverged"):
+        assert reason in notes
+
+
+def test_the_best_mean_of_a_column_is_bold_by_the_metrics_direction(tmp_path, write_run):
+    write_run(tmp_path / "a", "FedAvg", acc=(0.7,))
+    write_run(tmp_path / "b", "FedPM", acc=(0.8,))
+    assert best_cells(grid_of(tmp_path)) == {("FedPM", COLUMN)}
+    assert "| FedPM | **70.00 (1)** |" in render(grid_of(tmp_path), "markdown")
+    write_run(tmp_path / "c", "FedProx", acc=(0.8,))
+    assert best_cells(grid_of(tmp_path, "train/loss")) == {("FedPM", COLUMN), ("FedProx", COLUMN)}
+
+
+def test_rows_follow_the_taxonomy():
+    labels = ["FedPM", "mine", "fedavgm lr=1", "Local Newton", "FedAvg (E=5)", "PSGD", "SCAFFOLD"]
+    ordered = sorted(labels, key=taxonomy_order)
+    assert ordered == ["PSGD", "FedAvg (E=5)", "fedavgm lr=1", "SCAFFOLD", "Local Newton", "FedPM", "mine"]
+    assert sorted(TAXONOMY, key=taxonomy_order) == list(TAXONOMY)
+
+
+def test_csv_is_unrounded_and_names_its_runs(tmp_path, write_run):
+    folder = write_run(tmp_path / "a", acc=(2 / 3,))
+    (line,) = csv.DictReader(io.StringIO(render(grid_of(tmp_path), "csv")))
+    assert float(line["mean"]) == 2 / 3 - 0.1
+    assert line["std"] == "" and line["n"] == "1" and line["runs"] == str(folder.resolve())
+
+
+def test_the_verb_prints_each_form(tmp_path, write_run, capsys):
+    write_run(tmp_path / "a", "Fed[PM]")
+    for form, part in (
+        ("terminal", "Fed[PM]"),
+        ("markdown", "| Fed[PM] |"),
+        ("csv", "Fed[PM],digits,alpha=0.1"),
+    ):
+        assert main([str(tmp_path), "--format", form]) == 0
+        assert part in capsys.readouterr().out
+
+
+def test_the_verb_answers_a_wrong_request(tmp_path, write_run, capsys):
+    write_run(tmp_path / "a")
+    assert main([str(tmp_path), "--metric", "test/ac"]) == 2
+    assert "did you mean test/acc?" in capsys.readouterr().err
+    assert main([str(tmp_path / "none")]) == 2
+    assert "is not a folder" in capsys.readouterr().err
+
+
+def test_the_verb_imports_neither_torch_nor_lightning(tmp_path, write_run):
+    write_run(tmp_path / "a")
+    code = (
+        "import sys; from fedpm_lightning.report.compare import main; main(sys.argv[1:]);"
+        "sys.exit(len({'torch', 'lightning', 'numpy', 'wandb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "FedAvg" in done.stdout

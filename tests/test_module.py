@@ -1,0 +1,113 @@
+"""The round: one batch, one epoch, one step; what a run leaves; what callbacks may do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import yaml
+
+from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.base import FederatedCallback
+
+SHORT = ("--rounds", "3", "--model.local_epochs", "1")
+
+
+class Spy(FederatedCallback):
+    """Records the order of hooks of every round."""
+
+    log: list[str] = []
+
+    def on_round_start(self, trainer, module, cohort):
+        assert trainer.current_epoch == trainer.global_step == cohort.round
+        self.log.append("round_start")
+
+    def on_client_start(self, trainer, module, data):
+        self.log.append("client_start")
+
+    def on_client_end(self, trainer, module, update):
+        self.log.append("client_end")
+
+    def on_update_received(self, trainer, module, update):
+        self.log.append("received")
+
+    def on_before_aggregate(self, trainer, module, cohort):
+        self.log.append("before")
+
+    def on_after_aggregate(self, trainer, module, target):
+        self.before = {k: v.clone() for k, v in module.theta.items()}
+        self.target = {k: v.clone() for k, v in target.items()}
+        self.log.append("after")
+
+    def on_round_end(self, trainer, module, cohort):
+        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), "Assign is not bit for bit"
+        assert trainer.global_step == cohort.round + 1
+        self.log.append("round_end")
+
+
+class CountingAggregation(Aggregation):
+    """A user's replacement for the frame's aggregation."""
+
+    instances: list[Aggregation] = []
+
+    def __init__(self):
+        super().__init__()
+        self.instances.append(self)
+
+
+class DropClientZero(FederatedCallback):
+    """A simulated dropout."""
+
+    def on_client_end(self, trainer, module, update):
+        update.dropped = update.client == 0
+
+
+def test_a_run_leaves_one_row_a_round_and_its_files(quickstart):
+    run = quickstart(*SHORT)
+    assert run.code == 0
+    assert [int(float(row["round"])) for row in run.rows] == [1, 2, 3]
+    for key in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc", "comm/up_bytes", "comm/down_bytes",
+                "time/round_s", "time/total_s"):
+        assert all(row[key] != "" for row in run.rows), key
+    summary = run.summary
+    assert summary["finished"] and summary["rounds_done"] == 3 and summary["seed"] == 0
+    assert {"val/acc", "test/acc"} <= summary["initial"].keys()
+    assert summary["monitor"]["key"] == "val/acc"
+    best = max(run.rows, key=lambda row: float(row["val/acc"]))
+    assert summary["best"]["val/acc"] == pytest.approx(float(best["val/acc"]))
+    assert {p.name for p in (run.folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert (run.folder / "partition.json").is_file()
+    config = yaml.safe_load((run.folder / "config.yaml").read_text())
+    assert config["model"]["method"]["init_args"]["mix_damping"] == 1.0
+    assert config["trainer"]["max_epochs"] == 3
+
+
+def test_the_checkpoint_loads_without_running_code(quickstart):
+    run = quickstart(*SHORT)
+    last = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["epoch"] == 2 and last["global_step"] == 3
+    assert set(last["state_dict"]) == {f"net.{n}" for n in last["federated"]["names"]}
+
+
+def test_hooks_fire_in_order_and_the_server_step_replaces_bit_for_bit(quickstart):
+    Spy.log = []
+    run = quickstart("--rounds", "2", "--model.local_epochs", "1", "--data.clients_per_round", "2",
+                     "--trainer.callbacks", f"{__name__}.Spy")
+    assert run.code == 0
+    client = ["client_start", "client_end", "received"]
+    assert Spy.log == 2 * ["round_start", *client, *client, "before", "after", "round_end"]
+
+
+def test_a_users_aggregation_takes_the_place_of_the_frames_own(quickstart):
+    CountingAggregation.instances.clear()
+    run = quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.CountingAggregation")
+    assert run.code == 0
+    assert [a.rounds_aggregated for a in CountingAggregation.instances] == [3]
+
+
+def test_a_dropped_client_neither_counts_nor_mixes(quickstart):
+    words = ("--rounds", "1", "--model.local_epochs", "1")
+    full, less = quickstart(*words), quickstart(*words, "--trainer.callbacks", f"{__name__}.DropClientZero",
+                                                folder="less")
+    assert float(less.rows[0]["comm/up_bytes"]) < float(full.rows[0]["comm/up_bytes"])
+    assert float(less.rows[0]["comm/down_bytes"]) == float(full.rows[0]["comm/down_bytes"])
+    assert less.rows[0]["train/loss"] != full.rows[0]["train/loss"]
