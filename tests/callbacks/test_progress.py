@@ -33,6 +33,7 @@ def test_figures_do_not_depend_on_the_order_of_callbacks(fit, capsys, tmp_path, 
     fit(callbacks if first == "files" else callbacks[::-1])
     out = capsys.readouterr().out
     assert "initial  val/acc 0.1000" in out and "round 3/3  val/acc 0.4000  loss 0.3333" in out
+    assert out.splitlines()[-1] == f"run: {tmp_path / 'run'}"
 
 
 def test_bars_on_a_terminal(fit, capsys, monkeypatch):

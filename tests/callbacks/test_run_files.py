@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from fedpm_lightning.callbacks.run_facts import find_key, plain, to_json
+from fedpm_lightning.callbacks.run_facts import data_name, find_key, plain, to_json
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.runs import load_run
@@ -54,6 +54,12 @@ def test_one_row_a_round_and_a_complete_summary(fit, files, tiny):
     assert found["best"]["val/acc"] == 0.6 and found["final"]["val/acc"] == 0.4
     assert found["versions"].keys() == {"fedpm", "torch", "lightning", "python"}
     assert json.loads((files.run_dir / "partition.json").read_text())["sizes"] == [3, 4]
+
+
+def test_names_come_from_the_configuration_too(fit, tmp_path, config):
+    files = RunFiles(tmp_path / "run", {**config, "experiment": "second", "label": "FedAvgM"})
+    fit([files])
+    assert (summary(files)["experiment"], summary(files)["method_label"]) == ("second", "FedAvgM")
 
 
 def test_the_report_reads_what_was_written(fit, files, config):
@@ -103,6 +109,7 @@ def test_divergence_is_recorded(fit, files, tiny):
     assert load_run(files.run_dir).state == "diverged"
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
 def test_resume_drops_rounds_after_the_checkpoint(fit, files, tmp_path, config, tiny):
     keep = ModelCheckpoint(tmp_path / "ckpt", filename="{epoch}", save_top_k=-1)
     fit([files, keep], rounds=4, enable_checkpointing=True)
@@ -116,6 +123,7 @@ def test_resume_drops_rounds_after_the_checkpoint(fit, files, tmp_path, config, 
     assert [row["val/acc"] for row in again.history.rows] == tiny.accuracy
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory:UserWarning")
 def test_a_finished_run_that_is_resumed_keeps_its_files(fit, files, tmp_path, config):
     keep = ModelCheckpoint(tmp_path / "ckpt", save_last=True)
     fit([files, keep], enable_checkpointing=True)
@@ -159,6 +167,12 @@ def test_keys_are_found_shallowest_first():
     assert find_key({"a": {"b": {"x": 1}}, "c": {"x": 2}}, "x") == 2
     assert find_key({"x": None, "a": {"x": 0}}, "x") == 0
     assert find_key({"a": 1}, "x") is None
+
+
+def test_the_data_set_is_named_by_whoever_knows_it():
+    assert data_name(Namespace(name="a"), {"data": {"name": "b"}}) == "a"
+    assert data_name(Namespace(name=None), {"data": {"init_args": {"name": "b"}}}) == "b"
+    assert data_name(None, {"data": {"class_path": "my.Data"}}) == "Data"
 
 
 def test_the_monitor_is_at_hand_for_checkpoints():

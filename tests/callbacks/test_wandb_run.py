@@ -40,7 +40,7 @@ def flat(items) -> dict:
 
 @pytest.fixture
 def offline(fit, tmp_path, config, monkeypatch):
-    """Run three rounds with an offline logger and return the records of its file."""
+    """Run three rounds with an offline logger; `offline.read()` returns the records of its file."""
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
 
@@ -52,14 +52,25 @@ def offline(fit, tmp_path, config, monkeypatch):
             fit([RunFiles(tmp_path / "run", config), *callbacks], logger=logger, **options)
         finally:
             wandb.finish()
+
+    def read():
         (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
         return list(records(file))
 
+    run.read = read
     return run
 
 
+def summary_of(found) -> dict:
+    summary: dict = {}
+    for record in found:
+        summary |= flat(record.summary.update)
+    return summary
+
+
 def test_an_offline_run_is_complete(offline, config):
-    found = offline(WandbRun(config, label="FedAvg (mine)", tags=["paper"]))
+    offline(WandbRun(config, label="FedAvg (mine)", tags=["paper"]))
+    found = offline.read()
     history = [flat(record.history.item) for record in found if record.HasField("history")]
     rows = [row for row in history if "val/acc" in row]
     assert [row["round"] for row in rows] == [1, 2, 3], "each round exactly once"
@@ -78,9 +89,7 @@ def test_an_offline_run_is_complete(offline, config):
     tags = [list(record.run.tags) for record in found if record.HasField("run")][-1]
     assert tags == ["mine", "FedAvg (mine)", "toy", "alpha=0.1", "paper"]
 
-    summary: dict = {}
-    for record in found:
-        summary |= flat(record.summary.update)
+    summary = summary_of(found)
     assert summary["best/val/acc"] == 0.6 and summary["best/round"] == 2
     assert summary["final/val/acc"] == 0.4 and summary["monitor"] == "val/acc"
 
@@ -88,6 +97,7 @@ def test_an_offline_run_is_complete(offline, config):
 def test_an_interrupted_run_keeps_its_figures(offline, config, tiny):
     with pytest.raises(OSError):
         offline(WandbRun(config), module=tiny.Module(fail=(3, OSError("disk"))))
+    assert summary_of(offline.read())["final/round"] == 2
 
 
 def test_without_a_wandb_logger_nothing_happens(fit, config):
@@ -95,6 +105,7 @@ def test_without_a_wandb_logger_nothing_happens(fit, config):
     assert trainer.global_step == 3
 
 
+@pytest.mark.slow
 def test_the_callback_does_not_import_wandb():
     code = "import sys, fedpm_lightning.callbacks.wandb_run; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
+
 from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
@@ -50,12 +50,13 @@ def brute_force(conv: nn.Conv2d, x: Tensor) -> Tensor:
     return torch.stack(total)
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("settings", CONVS, ids=str)
 @pytest.mark.parametrize("spatial", ["mean", "sum"])
 def test_conv_equals_brute_force(settings: dict[str, Any], spatial: Spatial) -> None:
     torch.manual_seed(0)
     conv = nn.Conv2d(4, 4, **settings).double()
-    x = torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    x = torch.randn(2, 4, 5, 5, dtype=torch.float64)
     y = conv(x)
     n = len(y) * (y[0, 0].numel() if spatial == "mean" else 1)
     expected = brute_force(conv, x) / n

@@ -57,14 +57,14 @@ class Shared(nn.Module):
         self.hidden = nn.Linear(4, 4)
         self.norm = nn.LayerNorm(4)
         self.frozen = nn.Linear(4, 4)
-        self.half = nn.Linear(4, 4)
+        self.weight_only = nn.Linear(4, 4)
         self.head = nn.Linear(4, 6)
         self.head.weight = self.embedding.weight
         self.frozen.requires_grad_(False)
-        self.half.bias.requires_grad_(False)
+        self.weight_only.bias.requires_grad_(False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.half(self.frozen(self.norm(self.hidden(self.embedding(x))))))
+        return self.head(self.weight_only(self.frozen(self.norm(self.hidden(self.embedding(x))))))
 
 
 def test_shared_and_frozen_parameters_are_plain() -> None:
@@ -72,10 +72,10 @@ def test_shared_and_frozen_parameters_are_plain() -> None:
     assert {name for name, rule in found.items() if rule == "FOOF"} == {
         "hidden.weight",
         "hidden.bias",
-        "half.weight",
+        "weight_only.weight",
     }
-    half = next(layer for layer in find_layers(Shared()) if layer.name == "half")
-    assert half.bias is None and half.d == 4  # a frozen bias does not move with W
+    part = next(layer for layer in find_layers(Shared()) if layer.name == "weight_only")
+    assert part.bias is None and part.d == 4  # a frozen bias does not move with W
 
 
 def test_the_table_names_each_parameter_once_with_its_reason() -> None:

@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.round_bars import RoundBars
-from fedpm_lightning.callbacks.run_files import current_row, find_history
+from fedpm_lightning.callbacks.run_files import current_row, find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.recap import figures, recap_table
 from fedpm_lightning.types import ClientUpdate, Cohort
@@ -23,7 +23,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
     It is Lightning's progress bar, so that Lightning adds none of its own.
 
     Args:
-        run_dir: The run's folder, named at the end.
+        run_dir: The run's folder, named at the end; that of the RunFiles callback if None.
         plain: Force (True) or forbid (False) plain lines; None decides by whether stdout is a terminal.
     """
 
@@ -91,8 +91,10 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._close_bars()
         if self._enabled and self._history.rows:
             print(recap_table(find_history(trainer) or self._history), flush=True)
-            if self._run_dir is not None:
-                print(f"run: {self._run_dir}", flush=True)
+            files = find_run_files(trainer)
+            folder = self._run_dir or (files and files.run_dir)
+            if folder is not None:
+                print(f"run: {folder}", flush=True)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so when there was nothing left to train."""

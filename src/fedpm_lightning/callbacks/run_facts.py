@@ -26,7 +26,7 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
     seeds = [find_key(config, "seed_everything"), find_key(config, "seed"), getattr(data, "seed", None)]
     return {
         "method": method_name(module, config),
-        "data": getattr(data, "name", None) or class_name(find_key(config, "data")),
+        "data": data_name(data, config),
         "partition": partition_kind(partition) or partition_kind(config),
         "alpha": _first(find_key(partition, "alpha"), find_key(config, "alpha")),
         "clients": getattr(data, "num_clients", None) or find_key(config, "num_clients"),
@@ -40,6 +40,13 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "ranks": trainer.world_size,
         "threads": torch.get_num_threads(),
     }
+
+
+def data_name(data: object, config: Mapping[str, Any]) -> str | None:
+    """Name the data set: as its DataModule does, else as the configuration does, else by class."""
+    entry = find_key(config, "data")
+    given = find_key(cast("Mapping[str, Any]", entry), "name") if isinstance(entry, Mapping) else None
+    return getattr(data, "name", None) or given or class_name(entry)
 
 
 def partition_facts(data: object) -> Facts:

@@ -18,7 +18,7 @@ from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_fact
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, write_atomically
 
-__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history"]
+__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files"]
 
 
 class RunFiles(FederatedCallback):
@@ -30,8 +30,8 @@ class RunFiles(FederatedCallback):
     Args:
         run_dir: The run's own folder.
         config: The complete parsed configuration, nested; kept in summary.json.
-        experiment: Name of the experiment the run belongs to.
-        label: Name of the method in tables; the class name of the method if None.
+        experiment: Name of the experiment the run belongs to; the configuration's `experiment` if None.
+        label: Name of the method in tables; the configuration's `label`, or else the method's class, if None.
         monitor: The metric that decides `best`; chosen from what the run measures if None.
         refresh_s: Least seconds between two refreshes of summary.json while training.
     """
@@ -49,7 +49,10 @@ class RunFiles(FederatedCallback):
         self.run_dir = Path(run_dir)
         self.history = History(fixed_monitor=monitor)
         self._config = config
-        self._names = {"experiment": experiment, "method_label": label}
+        self._names = {
+            "experiment": experiment or config.get("experiment"),
+            "method_label": label or config.get("label"),
+        }
         self._refresh_s = refresh_s
         self._csv = MetricsCsv(self.run_dir / "metrics.csv")
         self._facts: Facts = {}
@@ -145,10 +148,15 @@ def current_row(module: LightningModule) -> Row:
     return cast("Row", getattr(module, "row", {}))
 
 
+def find_run_files(trainer: Trainer) -> RunFiles | None:
+    """Return the trainer's RunFiles callback, if it has one."""
+    callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
+    return next((callback for callback in callbacks if isinstance(callback, RunFiles)), None)
+
+
 def find_history(trainer: Trainer) -> History | None:
     """Return the history that the trainer's RunFiles keeps; None if it has none or has recorded no round."""
-    callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
-    found = next((callback for callback in callbacks if isinstance(callback, RunFiles)), None)
+    found = find_run_files(trainer)
     return found.history if found is not None and found.history.rows else None
 
 

@@ -25,7 +25,7 @@ class WandbRun(FederatedCallback):
 
     Args:
         config: The complete parsed configuration; logged NESTED, because a sweep locks the dotted keys.
-        label: Name of the method in tables; the class name of the method if None.
+        label: Name of the method in tables; the configuration's `label`, or else the method's class, if None.
         tags: Further tags.
     """
 
@@ -34,7 +34,7 @@ class WandbRun(FederatedCallback):
     ) -> None:
         super().__init__()
         self._config = config
-        self._label = label
+        self._label = label or config.get("label")
         self._tags = tuple(tags)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

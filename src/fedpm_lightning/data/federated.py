@@ -197,8 +197,8 @@ def cohort_size(num_clients: int, participation: float | None, clients_per_round
     """
     if participation is not None and clients_per_round is not None:
         raise ValueError(
-            f"data.participation={participation} and data.clients_per_round={clients_per_round} say the same; "
-            "set one of them to null"
+            f"data.participation ({participation}) and data.clients_per_round ({clients_per_round}) say the "
+            "same thing; set one of them to null"
         )
     if clients_per_round is not None:
         if not 1 <= clients_per_round <= num_clients:

@@ -73,8 +73,8 @@ class HubSet:
             # `datasets` raises many kinds (connection, offline, unknown id or split): all mean "not here".
             raise MissingDataError(
                 f"cannot load {self.repository!r} (split {split}) from the Hugging Face Hub: "
-                f"{_first_line(error)}. Without network, download its parquet files on another machine and set data.source to their "
-                "folder; a local folder that should have been found does not exist under this name"
+                f"{_first_line(error)}. Without network, download its parquet files on another machine and "
+                "set data.source to their folder; if you meant a local folder, none has this name"
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""Image sets as folders: {train,test}/<class>/<file>, with natural clients {train,test}/<client>/<class>/<file>."""
+"""Image sets as folders: {train,test}/<class>/<file>, or {train,test}/<client>/<class>/<file>."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encoded images in, one uint8 tensor out: the step that image sources share, with errors that name the row."""
+"""Encoded images in, one uint8 tensor out: the step that image sources share."""
 
 from __future__ import annotations
 

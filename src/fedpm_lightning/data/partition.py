@@ -1,7 +1,7 @@
 """How training samples are spread over clients: a pure function of (labels, kind, arguments, seed).
 
 `Partition.split` is the whole interface. It checks its input, lets the subclass assign samples, and verifies
-that the result is disjoint and, unless the kind says otherwise, complete. dirichlet.py has the Dirichlet family.
+that the result is disjoint and, unless the kind says otherwise, complete.
 """
 
 from __future__ import annotations

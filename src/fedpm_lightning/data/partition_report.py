@@ -71,7 +71,8 @@ class PartitionReport:
         sizes, seen = np.array(self.sizes), (np.array(self.histogram) > 0).sum(axis=1)
         return (
             f"{self.partition['kind']}: {self.num_clients} clients with {sizes.min()} to {sizes.max()} "
-            f"samples (mean {sizes.mean():.1f}), {seen.min()} to {seen.max()} classes a client, {self.sha256[:12]}"
+            f"samples (mean {sizes.mean():.1f}), {seen.min()} "
+            f"to {seen.max()} classes a client, {self.sha256[:12]}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Data set name -> loader. A new kind of data is one function, `DataRequest` to `ArraySet`, and a line here."""
+"""Data set name -> loader. A new kind of data is one function and one line here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load(request: DataRequest) -> ArraySet:
     loader = LOADERS.get(request.name)
     if loader is None and request.source == "torchvision":
         raise ValueError(
-            f"unknown data set {request.name!r}; data.name is one of {', '.join(sorted(LOADERS))}, or any name "
-            "when data.source is a folder of images, a folder of parquet files or a Hugging Face Hub id"
+            f"unknown data set {request.name!r}; data.name is one of "
+            f"{', '.join(sorted(LOADERS))}, or any name when data.source is a folder of images or parquet files or a Hugging Face Hub id"
         )
     return (loader or load_images)(request)

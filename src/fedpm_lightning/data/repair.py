@@ -39,7 +39,8 @@ def raise_to_minimum(
     if total < minimum * clients:
         raise ValueError(
             f"{kind}: {total} samples cannot give {clients} clients at least {minimum} each; lower "
-            f"min_samples to {total // clients} or num_clients to {total // minimum}, or use more training samples"
+            f"min_samples to {total // clients} or num_clients to {total // minimum}, "
+            "or use more training samples"
         )
     short = [k for k in range(clients) if len(parts[k]) < minimum]
     if not short:

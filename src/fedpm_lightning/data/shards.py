@@ -14,8 +14,8 @@ from fedpm_lightning.data.partition import Indices, Labels, Partition, need_samp
 class Shards(Partition):
     """Cut every class into shards and deal a fixed number of shards to each client.
 
-    A shard never holds two classes, so no client sees more than `classes_per_client` classes; it sees fewer when
-    it is dealt two shards of one class. Shards are of nearly equal size.
+    A shard never holds two classes, so no client sees more than `classes_per_client` classes; it sees fewer
+    when it is dealt two shards of one class. Shards are of nearly equal size.
 
     Args:
         classes_per_client: Shards a client.

@@ -65,6 +65,11 @@ class TorchvisionSet:
         labels = opened.labels if hasattr(opened, "labels") else opened.targets
         return ImageSplit(images.contiguous(), torch.from_numpy(np.array(labels, dtype=np.int64)))
 
+    @property
+    def _has_own_folder(self) -> bool:
+        """SVHN puts its files straight into torchvision's `root`, and names its parts instead of `train=`."""
+        return self.spec.torchvision == "SVHN"
+
     def _present(self) -> list[Path]:
         return sorted(file for file in self.folder.glob("**/*") if file.is_file())
 
@@ -72,9 +77,8 @@ class TorchvisionSet:
         import torchvision
 
         kind: Any = getattr(torchvision.datasets, self.spec.torchvision)
-        is_svhn = self.spec.torchvision == "SVHN"
-        arguments = {"split": split} if is_svhn else {"train": split == "train"}
-        root = self.folder if is_svhn else self.root
+        arguments = {"split": split} if self._has_own_folder else {"train": split == "train"}
+        root = self.folder if self._has_own_folder else self.root
         try:
             return kind(root=str(root), download=download, **arguments)
         except Exception as error:
@@ -83,12 +87,12 @@ class TorchvisionSet:
             raise (self._missing(reason) if download else self._broken(split, reason)) from None
 
     def _missing(self, reason: str) -> MissingDataError:
-        spec = self.spec
+        name, place = self.spec.torchvision, self.folder if self._has_own_folder else self.root
         return MissingDataError(
-            f"{spec.torchvision} is not in {self.folder} and could not be downloaded ({reason}). It is about "
-            f'{spec.megabytes} MB: on a machine with network run python -c "import torchvision; '
-            f"torchvision.datasets.{spec.torchvision}('data', download=True)\" and copy data/ to {self.root}, or "
-            "set data.source to a folder of parquet files or of images (data.name=digits needs no download)"
+            f"{name} is not in {self.folder} and could not be downloaded ({reason}). It is about "
+            f"{self.spec.megabytes} MB: on a machine with network call torchvision.datasets.{name}('data', "
+            f"download=True), for every split, and copy the content of data/ to {place}; or set data.source to a "
+            "folder of parquet files or of images (data.name=digits needs no download)"
         )
 
     def _broken(self, split: str, reason: str) -> BrokenDataError:

@@ -62,8 +62,8 @@ def locate(request: DataRequest, spec: ImageSpec | None) -> ImageSource:
     if folder.is_absolute() or request.source.startswith((".", "~")) or request.source.count("/") > 1:
         size = f" (about {spec.megabytes} MB)" if spec else ""
         raise MissingDataError(
-            f"{folder} does not exist; put the parquet files {{train,test}}-*.parquet of {request.name}{size} "
-            "or the image folders train/ and test/ there, or set data.source"
+            f"{folder} does not exist; put the parquet files {{train,test}}-*.parquet of "
+            f"{request.name}{size} or the image folders train/ and test/ there, or set data.source"
         )
     return HubSet(request.source, spec, request.group_column)
 

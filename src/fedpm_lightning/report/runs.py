@@ -22,8 +22,8 @@ Setting: TypeAlias = tuple[tuple[str, str], ...]
 # Keys, and whole branches, that name a run or its surroundings but do not decide its figures.
 _NO_SETTING = {
     "seed_everything", "seed", "run_dir", "experiment", "label", "name", "config", "ckpt_path",
-    "weights_only",
-    "resume", "overwrite", "tags", "wandb", "progress", "num_workers", "root", "data_dir", "download",
+    "weights_only", "resume", "checkpoint_every", "overwrite", "tags", "wandb", "progress",
+    "num_workers", "root", "data_dir", "download",
 }  # fmt: skip
 _NO_SETTING_BRANCHES = (
     "trainer.logger", "trainer.default_root_dir", "trainer.enable_", "trainer.log_every_n_steps",

@@ -101,7 +101,7 @@ def _terminal(grid: Grid) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title(grid), title_justify="left")
+    table = Table()
     for place, head in enumerate(_heads(grid)):
         table.add_column(Text(head), justify="left" if place == 0 else "right")
     for label, *texts in _lines(grid, bold=lambda text: f"\0{text}"):  # \0 marks what a Text shows in bold
@@ -109,6 +109,7 @@ def _terminal(grid: Grid) -> str:
         table.add_row(Text(label), *styled)
     console = Console()
     with console.capture() as captured:
+        console.print(title(grid), markup=False, highlight=False)
         console.print(table)
         for line in left_out_lines(grid):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
