@@ -15,33 +15,35 @@ SHORT = ("--rounds", "3", "--model.local_epochs", "1")
 class Spy(FederatedCallback):
     """Records the order of hooks of every round."""
 
-    log: list[str] = []
+    seen: list[str] = []
 
     def on_round_start(self, trainer, module, cohort):
         assert trainer.current_epoch == trainer.global_step == cohort.round
-        self.log.append("round_start")
+        self.seen.append("round_start")
 
     def on_client_start(self, trainer, module, data):
-        self.log.append("client_start")
+        self.seen.append("client_start")
 
     def on_client_end(self, trainer, module, update):
-        self.log.append("client_end")
+        self.seen.append("client_end")
 
     def on_update_received(self, trainer, module, update):
-        self.log.append("received")
+        self.seen.append("received")
 
     def on_before_aggregate(self, trainer, module, cohort):
-        self.log.append("before")
+        self.seen.append("before")
 
     def on_after_aggregate(self, trainer, module, target):
         self.before = {k: v.clone() for k, v in module.theta.items()}
         self.target = {k: v.clone() for k, v in target.items()}
-        self.log.append("after")
+        self.seen.append("after")
 
     def on_round_end(self, trainer, module, cohort):
-        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), "Assign is not bit for bit"
+        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), (
+            "Assign is not bit for bit"
+        )
         assert trainer.global_step == cohort.round + 1
-        self.log.append("round_end")
+        self.seen.append("round_end")
 
 
 class CountingAggregation(Aggregation):
@@ -65,8 +67,17 @@ def test_a_run_leaves_one_row_a_round_and_its_files(quickstart):
     run = quickstart(*SHORT)
     assert run.code == 0
     assert [int(float(row["round"])) for row in run.rows] == [1, 2, 3]
-    for key in ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc", "comm/up_bytes", "comm/down_bytes",
-                "time/round_s", "time/total_s"):
+    for key in (
+        "train/loss",
+        "val/loss",
+        "val/acc",
+        "test/loss",
+        "test/acc",
+        "comm/up_bytes",
+        "comm/down_bytes",
+        "time/round_s",
+        "time/total_s",
+    ):
         assert all(row[key] != "" for row in run.rows), key
     summary = run.summary
     assert summary["finished"] and summary["rounds_done"] == 3 and summary["seed"] == 0
@@ -89,12 +100,20 @@ def test_the_checkpoint_loads_without_running_code(quickstart):
 
 
 def test_hooks_fire_in_order_and_the_server_step_replaces_bit_for_bit(quickstart):
-    Spy.log = []
-    run = quickstart("--rounds", "2", "--model.local_epochs", "1", "--data.clients_per_round", "2",
-                     "--trainer.callbacks", f"{__name__}.Spy")
+    Spy.seen = []
+    run = quickstart(
+        "--rounds",
+        "2",
+        "--model.local_epochs",
+        "1",
+        "--data.clients_per_round",
+        "2",
+        "--trainer.callbacks",
+        f"{__name__}.Spy",
+    )
     assert run.code == 0
     client = ["client_start", "client_end", "received"]
-    assert Spy.log == 2 * ["round_start", *client, *client, "before", "after", "round_end"]
+    assert Spy.seen == 2 * ["round_start", *client, *client, "before", "after", "round_end"]
 
 
 def test_a_users_aggregation_takes_the_place_of_the_frames_own(quickstart):
@@ -106,8 +125,10 @@ def test_a_users_aggregation_takes_the_place_of_the_frames_own(quickstart):
 
 def test_a_dropped_client_neither_counts_nor_mixes(quickstart):
     words = ("--rounds", "1", "--model.local_epochs", "1")
-    full, less = quickstart(*words), quickstart(*words, "--trainer.callbacks", f"{__name__}.DropClientZero",
-                                                folder="less")
+    full, less = (
+        quickstart(*words),
+        quickstart(*words, "--trainer.callbacks", f"{__name__}.DropClientZero", folder="less"),
+    )
     assert float(less.rows[0]["comm/up_bytes"]) < float(full.rows[0]["comm/up_bytes"])
     assert float(less.rows[0]["comm/down_bytes"]) == float(full.rows[0]["comm/down_bytes"])
     assert less.rows[0]["train/loss"] != full.rows[0]["train/loss"]

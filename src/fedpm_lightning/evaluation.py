@@ -37,7 +37,10 @@ class Evaluation(nn.Module):
         """Return {split/loss, split/acc} over everything since the last call, and reset; empty if nothing was added."""
         if not self.loss[split].update_called:
             return {}
-        result = {f"{split}/loss": float(self.loss[split].compute()), f"{split}/acc": float(self.acc[split].compute())}
+        result = {
+            f"{split}/loss": float(self.loss[split].compute()),
+            f"{split}/acc": float(self.acc[split].compute()),
+        }
         self.loss[split].reset()
         self.acc[split].reset()
         return result

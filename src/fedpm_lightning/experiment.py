@@ -21,7 +21,7 @@ from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.module import BadClientError, DivergedError, FederatedModule
-from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run
+from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,
@@ -40,10 +40,16 @@ class FedpmCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the experiment's own keys and derive the linked ones."""
         parser.add_argument("--rounds", type=int, default=100, help="communication rounds")
-        parser.add_argument("--experiment", type=str, default="experiment", help="first part of the run's name")
+        parser.add_argument(
+            "--experiment", type=str, default="experiment", help="first part of the run's name"
+        )
         parser.add_argument("--label", type=str | None, default=None, help="the method's name in tables")
-        parser.add_argument("--run_dir", type=str | None, default=None,
-                            help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)")
+        parser.add_argument(
+            "--run_dir",
+            type=str | None,
+            default=None,
+            help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
+        )
         parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
         parser.link_arguments("rounds", "trainer.max_epochs")
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
@@ -88,6 +94,8 @@ class FedpmCLI(LightningCLI):
         given = _as_list(self._get(self.config_init, "trainer").get("callbacks"))
         frame = self.run_callbacks() if self.subcommand == "fit" else []
         root = str(self.settings.run_dir)
+        if self.subcommand != "fit":
+            kwargs["enable_progress_bar"] = False
         return super().instantiate_trainer(callbacks=given + frame, default_root_dir=root, **kwargs)
 
     def run_callbacks(self) -> list[Callback]:
@@ -96,10 +104,18 @@ class FedpmCLI(LightningCLI):
         config: dict[str, Any] = yaml.safe_load(self.dump_config())
         run_dir.mkdir(parents=True, exist_ok=True)
         monitor, mode = choose_monitor(["test/acc"] if not data.val_fraction else ["val/acc", "test/acc"])
-        checkpoint = ModelCheckpoint(run_dir / "checkpoints", filename="best", monitor=monitor, mode=mode,
-                                     save_last=True, every_n_epochs=self.settings.checkpoint_every,
-                                     save_on_train_epoch_end=True, enable_version_counter=False)
-        return [RunFiles(run_dir, config), RoundProgress(), WandbRun(config), checkpoint]
+        checkpoint = ModelCheckpoint(
+            run_dir / "checkpoints",
+            filename="best",
+            monitor=monitor,
+            mode=mode,
+            save_last=True,
+            every_n_epochs=self.settings.checkpoint_every,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
+        bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
+        return [RunFiles(run_dir, config), *bars, WandbRun(config), checkpoint]
 
     def before_fit(self) -> None:
         """Write the complete configuration into the run's folder."""
@@ -151,9 +167,18 @@ def main(argv: list[str]) -> int:
     try:
         words = complete_classes(recall_run(argv))
         parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
-        FedpmCLI(FederatedModule, FederatedData, args=words, parser_class=ShortErrorParser,
-                 parser_kwargs={"allow_abbrev": False, **parser_kwargs}, trainer_defaults=TRAINER_DEFAULTS,
-                 seed_everything_default=0, save_config_callback=None, auto_configure_optimizers=False)
+        FedpmCLI(
+            FederatedModule,
+            FederatedData,
+            args=words,
+            parser_class=ShortErrorParser,
+            parser_kwargs={"allow_abbrev": False, **parser_kwargs},
+            trainer_defaults=TRAINER_DEFAULTS,
+            seed_everything_default=0,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+        )
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     except DivergedError as error:
@@ -166,7 +191,7 @@ def main(argv: list[str]) -> int:
 def _report(error: Exception, code: int) -> int:
     if os.environ.get("FEDPM_TRACEBACK"):
         raise error
-    print(f"error: {error}\n(FEDPM_TRACEBACK=1 shows where)", file=sys.stderr)
+    print(f"error: {shorten(str(error))}\n(FEDPM_TRACEBACK=1 shows where)", file=sys.stderr)
     return code
 
 
@@ -174,7 +199,13 @@ def quiet_lightning() -> None:
     """Silence Lightning's banners and the advice that does not fit a loader of one cohort."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
-    for message in (".*does not have many workers.*", ".*No positive `max_epochs`.*", ".*exists and is not empty.*",
-                    ".*GPU available but not used.*", ".*isinstance.treespec, LeafSpec.*",
-                    ".*args parameter is intended to run from within Python.*"):
+    for message in (
+        ".*does not have many workers.*",
+        ".*No positive `max_epochs`.*",
+        ".*exists and is not empty.*",
+        ".*GPU available but not used.*",
+        ".*isinstance.treespec, LeafSpec.*",
+        ".*callbacks used to create the checkpoint need to be provided.*",
+        ".*args parameter is intended to run from within Python.*",
+    ):
         warnings.filterwarnings("ignore", message=message)

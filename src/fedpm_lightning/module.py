@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
@@ -89,6 +89,11 @@ class FederatedModule(LightningModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        if weighting not in method.weightings:
+            name = type(method).__name__
+            raise ValueError(
+                f"model.weighting {weighting} is not defined for {name}; use {method.weightings[0]}"
+            )
         self.automatic_optimization = False
         self.net = net
         self.method = method
@@ -181,8 +186,10 @@ class FederatedModule(LightningModule):
         """Raise, or log the drop."""
         message = f"round {self.round + 1}, client {client}: {cause}"
         if self.on_bad_client == "error":
-            raise BadClientError(f"{message}. Lower the learning rate, raise the damping, or drop such clients with "
-                                 "--model.on_bad_client drop") from cause
+            raise BadClientError(
+                f"{message}. Lower the learning rate, raise the damping, or drop such clients with "
+                "--model.on_bad_client drop"
+            ) from cause
         self.say(f"dropped: {message}")
 
     def receive(self, update: ClientUpdate) -> None:
@@ -195,8 +202,10 @@ class FederatedModule(LightningModule):
     def server_step(self, target: Params) -> None:
         """Move theta to the target through the server optimizer: exactly one step a round."""
         if not all(bool(torch.isfinite(t).all()) for t in target.values()):
-            raise DivergedError(f"round {self.round + 1}: the aggregated model has NaN or Inf; the last checkpoint "
-                                "stays. Lower the learning rate or raise the damping")
+            raise DivergedError(
+                f"round {self.round + 1}: the aggregated model has NaN or Inf; the last checkpoint "
+                "stays. Lower the learning rate or raise the damping"
+            )
         optimizer = cast(Optimizer, self.optimizers())
         set_target(optimizer, self.theta, target)
         optimizer.step()
@@ -279,7 +288,9 @@ class FederatedModule(LightningModule):
     def check_network(self) -> None:
         """Raise ValueError, in words, if the network cannot take the data's inputs or gives too few outputs."""
         data = cast(Any, self.trainer).datamodule
-        sample = data.client(next(k for k in range(data.num_clients) if data.client(k).num_samples)).everything(1)
+        sample = data.client(
+            next(k for k in range(data.num_clients) if data.client(k).num_samples)
+        ).everything(1)
         inputs = next(iter(sample))[0]
         net = type(self.net).__name__
         try:
@@ -287,13 +298,17 @@ class FederatedModule(LightningModule):
                 self.net.eval()
                 outputs = self.net(inputs)
         except RuntimeError as cause:
-            raise ValueError(f"model.net {net} cannot take inputs of shape {tuple(inputs.shape[1:])} from data.name "
-                             f"{data.name}: {cause}") from None
+            raise ValueError(
+                f"model.net {net} cannot take inputs of shape {tuple(inputs.shape[1:])} from data.name "
+                f"{data.name}: {cause}"
+            ) from None
         finally:
             self.net.train()
         if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
-            raise ValueError(f"model.net {net} has {outputs.shape[-1]} outputs, data.name {data.name} has "
-                             f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}")
+            raise ValueError(
+                f"model.net {net} has {outputs.shape[-1]} outputs, data.name {data.name} has "
+                f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}"
+            )
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Evaluate the global model on one batch of the split `eval_names[dataloader_idx]`."""
@@ -306,6 +321,9 @@ class FederatedModule(LightningModule):
             metrics = self.evaluation.compute(split)
             self.row.update(metrics)
             self.log_dict(metrics, logger=False)
+            if not self.trainer.state.fn == "fit":
+                for name, value in metrics.items():
+                    self.say(f"{name} {value:.4f}")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Evaluate the global model on one test batch."""
@@ -318,7 +336,11 @@ class FederatedModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the server's and the clients' states: tensors and numbers only, safe to load."""
         checkpoint["federated"] = {
-            "version": 1, "round": self.round, "names": list(self.theta), "server": self.server_state, "clients": self.clients.state_dict(),
+            "version": 1,
+            "round": self.round,
+            "names": list(self.theta),
+            "server": self.server_state,
+            "clients": self.clients.state_dict(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

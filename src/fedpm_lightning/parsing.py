@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,10 +28,33 @@ class ShortErrorParser(LightningArgumentParser):
     """A parser whose errors are a few lines instead of the whole usage text."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        """Print the message alone and leave with exit code 2."""
-        lines = [line for line in message.splitlines() if line.strip()]
-        sys.stderr.write("error: " + "\n".join(lines) + "\nfedpm VERB --help lists every key.\n")
+        """Print the message, and the accepted names where a name was wrong; leave with exit code 2."""
+        unknown = re.search(r"Option '([^']+)' is not accepted", message)
+        if unknown:
+            # The parser of one class: its own arguments are the choices.
+            accepted = sorted(
+                action.dest for action in self._actions if action.dest not in {"help", "config"}
+            )
+            message = f"{_as_typed(unknown[1])} is not accepted here; the keys are {', '.join(accepted)}"
+        sys.stderr.write(f"error: {shorten(message)}\nfedpm VERB --help lists every key.\n")
         raise SystemExit(2)
+
+
+def _as_typed(option: str) -> str:
+    return next(
+        (w.partition("=")[0] for w in sys.argv[1:] if w.partition("=")[0].endswith(f".{option}")), option
+    )
+
+
+def shorten(message: str) -> str:
+    """Return jsonargparse's message without the alternatives that nobody meant and the values it repeats."""
+    lines = [line for line in message.splitlines() if line.strip()]
+    if "Does not validate against any of the Union subtypes" not in message:
+        return "\n".join(lines)
+    kept = [
+        line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)
+    ]
+    return "\n".join(line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line)
 
 
 def choices(key: str) -> dict[str, type]:
@@ -49,6 +73,9 @@ def complete_classes(words: Sequence[str]) -> list[str]:
     Raises:
         SystemExit: With code 2 if the name is no known class; the message lists the choices.
     """
+    if any(word.partition("=")[0] == "--trainer.max_epochs" for word in words):
+        sys.stderr.write("error: trainer.max_epochs is the number of rounds; say --rounds\n")
+        raise SystemExit(2)
     result: list[str] = []
     key = ""
     for word in words:
@@ -70,8 +97,10 @@ def _spelled_out(key: str, value: str) -> str:
     by_lower = {name.lower().replace("_", ""): cls for name, cls in known.items()}
     cls = by_lower.get(value.lower().replace("_", ""))
     if cls is None:
-        sys.stderr.write(f"error: {key}: there is no class {value!r}; choose one of {', '.join(sorted(known))}, "
-                         "or give the dotted path of your own class\n")
+        sys.stderr.write(
+            f"error: {key}: there is no class {value!r}; choose one of {', '.join(sorted(known))}, "
+            "or give the dotted path of your own class\n"
+        )
         raise SystemExit(2)
     defaults = {
         name: parameter.default

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
@@ -17,16 +16,16 @@ from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.curvature.math import Spatial, gram
 
 CONVS: list[dict[str, Any]] = [
-    dict(kernel_size=3),
-    dict(kernel_size=3, stride=2, padding=1),
-    dict(kernel_size=(3, 2), stride=(1, 2), padding=(2, 1), dilation=(2, 1)),
-    dict(kernel_size=(2, 4), padding="same"),
-    dict(kernel_size=3, padding="same", dilation=2),
-    dict(kernel_size=3, padding="valid", bias=False),
-    dict(kernel_size=3, groups=2, padding=1),
-    dict(kernel_size=1, groups=4, bias=False),
-    dict(kernel_size=3, padding=1, padding_mode="reflect"),
-    dict(kernel_size=3, padding="same", padding_mode="circular", groups=2),
+    {"kernel_size": 3},
+    {"kernel_size": 3, "stride": 2, "padding": 1},
+    {"kernel_size": (3, 2), "stride": (1, 2), "padding": (2, 1), "dilation": (2, 1)},
+    {"kernel_size": (2, 4), "padding": "same"},
+    {"kernel_size": 3, "padding": "same", "dilation": 2},
+    {"kernel_size": 3, "padding": "valid", "bias": False},
+    {"kernel_size": 3, "groups": 2, "padding": 1},
+    {"kernel_size": 1, "groups": 4, "bias": False},
+    {"kernel_size": 3, "padding": 1, "padding_mode": "reflect"},
+    {"kernel_size": 3, "padding": "same", "padding_mode": "circular", "groups": 2},
 ]
 
 
@@ -37,7 +36,7 @@ def factors(net: nn.Module, x: Tensor, spatial: Spatial = "mean") -> dict[str, T
 
 
 def brute_force(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """Sum of outer products, [groups, d, d]: the gradient of one output pixel with respect to W IS its patch."""
+    """Sum of outer products, [groups, d, d]: the gradient of an output pixel in W IS its patch."""
     y, g = conv(x), conv.groups
     total: list[Tensor] = []
     for group in range(g):
@@ -79,6 +78,7 @@ def test_an_in_place_relu_behind_the_layer_does_not_matter() -> None:
     torch.testing.assert_close(factors(net, x)["conv"], expected)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("shape", [(7, 3), (2, 4, 3), (2, 2, 2, 3)])
 def test_linear_equals_the_hessian(shape: tuple[int, ...]) -> None:
     """1/2 mean over rows of ||W x - y||^2 has the Hessian A in each row of W."""
@@ -94,6 +94,7 @@ def test_linear_equals_the_hessian(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(factors(net, x)[""], hessian(loss)(W).reshape(4, 4))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize("spatial", ["mean", "sum"])
 def test_conv_equals_the_hessian(spatial: Spatial) -> None:
     net = nn.Conv2d(2, 1, 3, padding=1, stride=2).double()

@@ -104,7 +104,7 @@ def test_vmap_returns_the_rows_of_each_client() -> None:
     torch.manual_seed(0)
     nets = [cnn().double() for _ in range(3)]
     layers = find_layers(nets[0])
-    params, buffers = stack_module_state(nets)  # type: ignore[arg-type]
+    params, _buffers = stack_module_state(nets)  # type: ignore[arg-type]
     x, y = torch.randn(3, 5, 2, 8, 8, dtype=torch.float64), torch.randint(3, (3, 5))
 
     def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Rows]]:
@@ -123,7 +123,9 @@ def test_vmap_returns_the_rows_of_each_client() -> None:
 
 
 def test_full_pass_is_one_big_batch_and_changes_nothing() -> None:
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 3))
+    net = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 3)
+    )
     net = net.double()
     net[1].eval()  # one module in another mode than its network
     layers, x, y = find_layers(net), torch.randn(9, 2, 8, 8, dtype=torch.float64), torch.zeros(9)

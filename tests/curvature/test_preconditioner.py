@@ -20,7 +20,7 @@ def both(X: Tensor, delta: float) -> tuple[DensePreconditioner, LowRankPrecondit
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 3)])
-@pytest.mark.parametrize("delta", [1e-4, 1.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-2, 1.0, 100.0])
 def test_woodbury_equals_dense(lead: tuple[int, ...], delta: float) -> None:
     torch.manual_seed(0)
     X = torch.randn(*lead, 5, 12, dtype=torch.float64)

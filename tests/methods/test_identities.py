@@ -6,20 +6,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 from torch import nn
 
 from fedpm_lightning.methods import FedAvg, FedPM, LocalNewton
 from fedpm_lightning.server.mixing import weighted_mean
 from fedpm_lightning.types import LocalWork
+from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 
 PAPER = {"damping_mode": "absolute", "ema": 0.0, "mix_damping": None}
 
 
 def net(d=5, out=2, bias=True, hidden=None, seed=0):
     torch.manual_seed(seed)
-    layers = [nn.Linear(d, out, bias=bias)] if hidden is None else [
-        nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, out)]
+    layers = (
+        [nn.Linear(d, out, bias=bias)]
+        if hidden is None
+        else [nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, out)]
+    )
     return nn.Sequential(*layers).double()
 
 
@@ -52,7 +55,9 @@ def test_fedpm_with_one_step_is_the_global_preconditioned_step():
     run = Rounds(FedPM(lr=lr, damping=delta, **PAPER), network, clients, loss=SumOfSquares())
     start = dict(run.theta)
     g = global_gradient(network, start, clients, [1.0] * len(clients))["0.weight"]
-    P = sum(c.x.T @ c.x / len(c.x) for c in clients) / len(clients) + delta * torch.eye(5, dtype=torch.float64)
+    P = sum(c.x.T @ c.x / len(c.x) for c in clients) / len(clients) + delta * torch.eye(
+        5, dtype=torch.float64
+    )
     assert close(run.step(), {"0.weight": start["0.weight"] - lr * torch.linalg.solve(P, g.T).T}, 1e-11)
 
 
@@ -64,8 +69,12 @@ def test_fedpm_on_one_linear_layer_reaches_the_pooled_least_squares_in_one_round
     b = sum(c.x.T @ c.y / len(c.x) for c in clients)
     optimum = torch.linalg.solve(H, b).T
     assert torch.allclose(run.step()["0.weight"], optimum, atol=1e-9)
-    plain = Rounds(LocalNewton(lr=1.0, damping=0.0, damping_mode="absolute", ema=0.0), network, clients,
-                   loss=SumOfSquares())
+    plain = Rounds(
+        LocalNewton(lr=1.0, damping=0.0, damping_mode="absolute", ema=0.0),
+        network,
+        clients,
+        loss=SumOfSquares(),
+    )
     assert (plain.step()["0.weight"] - optimum).norm() > 0.1
 
 
@@ -73,7 +82,9 @@ def test_fedpm_on_one_linear_layer_reaches_the_pooled_least_squares_in_one_round
 def test_fedpm_of_one_client_is_that_client(steps):
     clients, network = regression_clients(1), net(hidden=7)
     work = LocalWork(steps=steps)
-    mixed = Rounds(FedPM(lr=0.1, damping=0.3, mix_damping=None), network, clients, work, SumOfSquares()).step()
+    mixed = Rounds(
+        FedPM(lr=0.1, damping=0.3, mix_damping=None), network, clients, work, SumOfSquares()
+    ).step()
     alone = Rounds(LocalNewton(lr=0.1, damping=0.3), network, clients, work, SumOfSquares()).step()
     assert close(mixed, alone)
 
@@ -88,7 +99,9 @@ def test_fedpm_with_equal_preconditioners_is_local_newton():
     assert close(mixed, plain)
 
 
-@pytest.mark.parametrize("method", [FedAvg(lr=0.05), LocalNewton(lr=0.1), FedPM(lr=0.1)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [FedAvg(lr=0.05), LocalNewton(lr=0.1), FedPM(lr=0.1)], ids=lambda m: type(m).__name__
+)
 def test_the_order_of_clients_changes_nothing(method):
     clients, work = regression_clients(), LocalWork(steps=2)
     forward = Rounds(method, net(hidden=6), clients, work, SumOfSquares(), weighting="size").step()
@@ -96,7 +109,9 @@ def test_the_order_of_clients_changes_nothing(method):
     assert close(forward, backward, 1e-12)
 
 
-@pytest.mark.parametrize("method", [FedAvg(lr=0.05), LocalNewton(lr=0.1), FedPM(lr=0.1)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method", [FedAvg(lr=0.05), LocalNewton(lr=0.1), FedPM(lr=0.1)], ids=lambda m: type(m).__name__
+)
 def test_a_client_twice_at_half_its_weight_changes_nothing(method):
     a, b = regression_clients(2)
     work = LocalWork(steps=2)
@@ -123,8 +138,14 @@ def test_agreeing_clients_are_a_fixed_point_of_the_mixing(num, delta):
 def test_fedavg_moves_as_a_plain_loop_written_out():
     """Two clients, two epochs, two batches each: the weighted mean of hand-rolled SGD."""
     clients = [replace(c, batch_size=10) for c in regression_clients(2)]
-    run = Rounds(FedAvg(lr=0.01, momentum=0.9, weight_decay=0.1), net(), clients, LocalWork(epochs=2),
-                 SumOfSquares(), weighting="size")
+    run = Rounds(
+        FedAvg(lr=0.01, momentum=0.9, weight_decay=0.1),
+        net(),
+        clients,
+        LocalWork(epochs=2),
+        SumOfSquares(),
+        weighting="size",
+    )
     locals_ = []
     for data in clients:
         copy = net()

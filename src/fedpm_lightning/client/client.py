@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -57,6 +58,25 @@ class Client:
         """Run the local loop from where the scratch network stands, for the configured work."""
         batches = self.data.batches(self.broadcast.round, self.work)
         return local_loop(self.model, batches, optimizer, transform)
+
+    def full_gradient(self) -> tuple[Params, float]:
+        """Return (g_i, f_i) over the whole local set at the scratch network's parameters, without augmentation.
+
+        The network is in evaluation mode meanwhile, so that dropout and running statistics play no part.
+        """
+        total = {name: torch.zeros_like(p) for name, p in self.model.params.items()}
+        loss = torch.zeros((), dtype=torch.float64, device=self.model.device)
+        self.model.net.eval()
+        for inputs, targets in self.data.everything():
+            share = len(targets) / self.data.num_samples
+            value, _ = self.model.gradient((inputs, targets))
+            loss += share * value.double()
+            for name, p in self.model.params.items():
+                if p.grad is not None:
+                    total[name].add_(p.grad, alpha=share)
+        self.model.zero_grad()
+        self.model.net.train()
+        return total, float(loss)
 
     def upload(self, result: LocalResult, message: dict[str, Any] | None = None) -> ClientUpdate:
         """Return the trained parameters theta_i as this client's update, with a further `message`."""

@@ -31,6 +31,15 @@ class UsesCurvature(Protocol):
         ...
 
 
+@runtime_checkable
+class SeesBatches(Protocol):
+    """An optimizer that computes curvature of its own (a Hessian, its diagonal) from the batch, at theta_i."""
+
+    def see(self, model: LocalModel, batch: Batch) -> None:
+        """Look at the batch of the NEXT step, before its gradient is taken; leave `.grad` and theta_i as they are."""
+        ...
+
+
 @dataclass(frozen=True)
 class LocalResult:
     """What local training reports: K_i steps and the mean loss over the samples seen."""
@@ -52,6 +61,8 @@ def local_loop(
     steps, seen = 0, 0
     total = torch.zeros((), dtype=torch.float64, device=model.device)
     for inputs, targets in batches:
+        if isinstance(optimizer, SeesBatches):
+            optimizer.see(model, (inputs, targets))
         wanted = optimizer.wants() if isinstance(optimizer, UsesCurvature) else ()
         loss, rows = model.gradient((inputs, targets), wanted)
         with torch.autocast(model.device.type, enabled=False):

@@ -62,7 +62,7 @@ def damping(delta: float, mode: DampingMode, scale: Tensor) -> Tensor:
 
 
 def damped_cholesky(
-    M: Tensor, delta: Tensor, scale: Tensor, layer: str, least: float = 0.0
+    M: Tensor, delta: Tensor, scale: Tensor, layer: str, least: float = 0.0, start: float = RELATIVE_FLOOR
 ) -> tuple[Tensor, Tensor]:
     """Factorise M + delta I, raising delta where it fails.
 
@@ -72,6 +72,7 @@ def damped_cholesky(
         scale: trace(A)/d, where delta stops growing, [*].
         layer: The layer's name, for messages.
         least: delta below this share of `scale` counts as a failure.
+        start: The share of `scale` from which a failed delta grows, when it is smaller.
 
     Returns:
         The lower Cholesky factor [*, n, n] and the damping really used [*].
@@ -86,10 +87,10 @@ def damped_cholesky(
         failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
         if not failed.any():  # the one place where the host waits for the device
             return L, delta
-        delta = _raised(M, delta, scale, failed, layer)
+        delta = _raised(M, delta, scale, failed, layer, start)
 
 
-def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str) -> Tensor:
+def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str, start: float) -> Tensor:
     """Return delta, ten times larger where the factorisation failed, or say why it cannot grow."""
     used = float(delta[failed].max())
     if not (M.isfinite().all() and delta.isfinite().all()):
@@ -102,7 +103,7 @@ def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str)
             f"layer {layer!r}: A + delta I is not positive definite although delta {used:.3g} has reached "
             f"trace(A)/d = {float(scale[failed].min()):.3g}; check the inputs of this layer or raise damping"
         )
-    grown = torch.minimum(torch.maximum(10 * delta, RELATIVE_FLOOR * scale), scale)
+    grown = torch.minimum(torch.maximum(10 * delta, start * scale), scale)
     new = torch.where(failed, grown, delta)
     _log.warning(
         "layer %r: Cholesky failed at delta %.3g, trying %.3g", layer, used, float(new[failed].max())

@@ -70,6 +70,7 @@ class FederatedData(LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        self.name = name
         for key, value in {
             "num_clients": num_clients,
             "batch_size": batch_size,

@@ -27,6 +27,7 @@ def load(request: DataRequest) -> ArraySet:
     if loader is None and request.source == "torchvision":
         raise ValueError(
             f"unknown data set {request.name!r}; data.name is one of "
-            f"{', '.join(sorted(LOADERS))}, or any name when data.source is a folder of images or parquet files or a Hugging Face Hub id"
+            f"{', '.join(sorted(LOADERS))}, or any name when data.source is a folder of "
+            "images or parquet files or a Hugging Face Hub id"
         )
     return (loader or load_images)(request)

@@ -91,8 +91,8 @@ class TorchvisionSet:
         return MissingDataError(
             f"{name} is not in {self.folder} and could not be downloaded ({reason}). It is about "
             f"{self.spec.megabytes} MB: on a machine with network call torchvision.datasets.{name}('data', "
-            f"download=True), for every split, and copy the content of data/ to {place}; or set data.source to a "
-            "folder of parquet files or of images (data.name=digits needs no download)"
+            f"download=True), for every split, and copy the content of data/ to {place}; or set data.source "
+            "to a folder of parquet files or of images (data.name=digits needs no download)"
         )
 
     def _broken(self, split: str, reason: str) -> BrokenDataError:

@@ -23,6 +23,9 @@ class Method(ABC):
     stateful: ClassVar[bool] = False
     """Whether `init_client` returns something: such clients stay on one rank and their state is checkpointed."""
 
+    weightings: ClassVar[tuple[str, ...]] = ("size", "uniform")
+    """The mixing weights under which the method is defined."""
+
     needs_preparation: ClassVar[bool] = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""
 

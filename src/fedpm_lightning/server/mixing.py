@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, CurvatureError, damped_cholesky
+from fedpm_lightning.curvature.math import trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
 
@@ -64,7 +65,11 @@ class RunningMean:
 
 
 class RunningPreconditionedMix:
-    """FedPM's mixing of one layer: S1 = sum w_i P_i and S2 = sum w_i (W_i - W) P_i, in float64.
+    """FedPM's mixing of one layer, in float64 sums: S1 = sum w_i P_i, S2 = sum w_i (W_i - W) P_i.
+
+    A third sum, D = sum w_i (W_i - W), serves one case: where S1 is not definite (factors rounded to float32, next
+    to no damping) every P_i gets the same extra damping e, logged: S1 + e sum w_i I and S2 + e D. Clients that agree
+    are then still a fixed point, which damping S1 alone would break.
 
     Args:
         layer: The layer's name, for messages.
@@ -75,7 +80,7 @@ class RunningPreconditionedMix:
         self.layer = layer
         self._W, self._dtype = W.detach().double(), W.dtype
         self._S1 = self._W.new_zeros(*W.shape[:-2], W.shape[-1], W.shape[-1])
-        self._S2 = torch.zeros_like(self._W)
+        self._S2, self._D = torch.zeros_like(self._W), torch.zeros_like(self._W)
         self._weight = self._W.new_zeros(())
 
     def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:
@@ -85,29 +90,30 @@ class RunningPreconditionedMix:
             ValueError: If `weight` is negative or not finite.
         """
         _check_weight(weight)
-        here = P.to(self._W.device)
+        here, difference = P.to(self._W.device), W.to(self._W) - self._W
         here.add_to(self._S1, weight)
-        self._S2.add_(here.rmatmul(W.to(self._W) - self._W), alpha=weight)
+        self._S2.add_(here.rmatmul(difference), alpha=weight)
+        self._D.add_(difference, alpha=weight)
         self._weight += weight
 
     def tensors(self) -> list[Tensor]:
-        """Return the running sums S1, S2 and sum w_i, to be all-reduced in place."""
-        return [self._S1, self._S2, self._weight]
+        """Return the running sums S1, S2, D and sum w_i, to be all-reduced in place."""
+        return [self._S1, self._S2, self._D, self._weight]
 
     def finish(self) -> Tensor:
         """Return W + S2 S1^-1, [*, out, d], in the dtype of the starting weights.
 
         Raises:
-            CurvatureError: If the sums are not finite, or S1 is not positive definite.
+            CurvatureError: If a sum is not finite, or S1 is not definite at any allowed damping.
             ValueError: If the weights sum to 0.
         """
-        _total(self._weight)
-        L, info = torch.linalg.cholesky_ex(self._S1)
-        step = torch.cholesky_solve(self._S2.mT, L).mT
-        if info.any() or not step.isfinite().all():
-            finite = bool(self._S1.isfinite().all() and self._S2.isfinite().all())
-            reason = "is not positive definite; raise damping or mix_damping" if finite else "has NaN or Inf"
-            raise CurvatureError(f"layer {self.layer!r}: the mixed preconditioner sum w_i P_i {reason}")
+        weight, d = _total(self._weight), self._W.shape[-1]
+        scale, noise = trace(self._S1) / d, max(torch.finfo(self._dtype).eps * d, RELATIVE_FLOOR)
+        L, extra = damped_cholesky(self._S1, torch.zeros_like(scale), scale, self.layer, start=noise)
+        S2 = self._S2 + (extra / weight)[..., None, None] * self._D
+        step = torch.cholesky_solve(S2.mT, L).mT
+        if not step.isfinite().all():
+            raise CurvatureError(f"layer {self.layer!r}: the clients' weights have NaN or Inf; lower lr")
         return (self._W + step).to(self._dtype)
 
 
@@ -142,7 +148,7 @@ def preconditioned_mix(
         layer: The layer's name, for messages.
 
     Raises:
-        CurvatureError: If a P_i or W_i is not finite, or the sum is not positive definite.
+        CurvatureError: If a P_i or W_i is not finite, or their sum is not definite at any allowed damping.
         ValueError: If the weights are negative, not finite, or sum to 0.
     """
     mix = RunningPreconditionedMix(layer, W)
