@@ -110,8 +110,6 @@ def regression_clients(
     clients = []
     for k in range(num):
         x = torch.randn(n + 3 * k, d, generator=g, dtype=dtype) @ torch.randn(d, d, generator=g, dtype=dtype)
-        y = x @ torch.randn(d, out, generator=g, dtype=dtype) + torch.randn(
-            n + 3 * k, out, generator=g, dtype=dtype
-        )
+        y = x @ torch.randn(d, out, generator=g, dtype=dtype) + torch.randn(n + 3 * k, out, generator=g, dtype=dtype)
         clients.append(InMemoryClient(k, x, y))
     return clients

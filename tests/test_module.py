@@ -39,9 +39,7 @@ class Spy(FederatedCallback):
         self.seen.append("after")
 
     def on_round_end(self, trainer, module, cohort):
-        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), (
-            "Assign is not bit for bit"
-        )
+        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), "Assign is not bit for bit"
         assert trainer.global_step == cohort.round + 1
         self.seen.append("round_end")
 

@@ -40,9 +40,7 @@ class FedpmCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the experiment's own keys and derive the linked ones."""
         parser.add_argument("--rounds", type=int, default=100, help="communication rounds")
-        parser.add_argument(
-            "--experiment", type=str, default="experiment", help="first part of the run's name"
-        )
+        parser.add_argument("--experiment", type=str, default="experiment", help="first part of the run's name")
         parser.add_argument("--label", type=str | None, default=None, help="the method's name in tables")
         parser.add_argument(
             "--run_dir",

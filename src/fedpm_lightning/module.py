@@ -91,9 +91,7 @@ class FederatedModule(LightningModule):
         super().__init__()
         if weighting not in method.weightings:
             name = type(method).__name__
-            raise ValueError(
-                f"model.weighting {weighting} is not defined for {name}; use {method.weightings[0]}"
-            )
+            raise ValueError(f"model.weighting {weighting} is not defined for {name}; use {method.weightings[0]}")
         self.automatic_optimization = False
         self.net = net
         self.method = method
@@ -288,9 +286,7 @@ class FederatedModule(LightningModule):
     def check_network(self) -> None:
         """Raise ValueError, in words, if the network cannot take the data's inputs or gives too few outputs."""
         data = cast(Any, self.trainer).datamodule
-        sample = data.client(
-            next(k for k in range(data.num_clients) if data.client(k).num_samples)
-        ).everything(1)
+        sample = data.client(next(k for k in range(data.num_clients) if data.client(k).num_samples)).everything(1)
         inputs = next(iter(sample))[0]
         net = type(self.net).__name__
         try:

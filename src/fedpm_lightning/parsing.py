@@ -32,18 +32,14 @@ class ShortErrorParser(LightningArgumentParser):
         unknown = re.search(r"Option '([^']+)' is not accepted", message)
         if unknown:
             # The parser of one class: its own arguments are the choices.
-            accepted = sorted(
-                action.dest for action in self._actions if action.dest not in {"help", "config"}
-            )
+            accepted = sorted(action.dest for action in self._actions if action.dest not in {"help", "config"})
             message = f"{_as_typed(unknown[1])} is not accepted here; the keys are {', '.join(accepted)}"
         sys.stderr.write(f"error: {shorten(message)}\nfedpm VERB --help lists every key.\n")
         raise SystemExit(2)
 
 
 def _as_typed(option: str) -> str:
-    return next(
-        (w.partition("=")[0] for w in sys.argv[1:] if w.partition("=")[0].endswith(f".{option}")), option
-    )
+    return next((w.partition("=")[0] for w in sys.argv[1:] if w.partition("=")[0].endswith(f".{option}")), option)
 
 
 def shorten(message: str) -> str:
@@ -51,9 +47,7 @@ def shorten(message: str) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     if "Does not validate against any of the Union subtypes" not in message:
         return "\n".join(lines)
-    kept = [
-        line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)
-    ]
+    kept = [line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)]
     return "\n".join(line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line)
 
 

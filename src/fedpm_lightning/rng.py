@@ -67,9 +67,7 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
 
 
 @contextmanager
-def seeded(
-    seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()
-) -> Iterator[None]:
+def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
     """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards."""
     cuda = [d for d in devices if d.type == "cuda"]
     with torch.random.fork_rng(devices=cuda):

@@ -66,9 +66,7 @@ class Cosine(Schedule):
 
     def factor(self, round: int, rounds: int) -> float:
         """Return floor + (1 - floor)(1 + cos(pi round / rounds)) / 2."""
-        return (
-            self.floor + (1 - self.floor) * (1 + math.cos(math.pi * min(round, rounds) / max(rounds, 1))) / 2
-        )
+        return self.floor + (1 - self.floor) * (1 + math.cos(math.pi * min(round, rounds) / max(rounds, 1))) / 2
 
 
 @dataclass(frozen=True)

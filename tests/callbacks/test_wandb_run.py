@@ -78,9 +78,7 @@ def test_an_offline_run_is_complete(offline, config):
 
     entries = [item for record in found for item in (*record.config.update, *record.run.config.update)]
     logged = flat(entries)
-    assert {key: logged[key] for key in config} == config, (
-        "the nested configuration, data and trainer included"
-    )
+    assert {key: logged[key] for key in config} == config, "the nested configuration, data and trainer included"
 
     metrics = [record.metric for record in found if record.HasField("metric")]
     last = {metric.name or metric.glob_name: metric for metric in metrics}

@@ -123,9 +123,7 @@ def test_vmap_returns_the_rows_of_each_client() -> None:
 
 
 def test_full_pass_is_one_big_batch_and_changes_nothing() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 3)
-    )
+    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 3))
     net = net.double()
     net[1].eval()  # one module in another mode than its network
     layers, x, y = find_layers(net), torch.randn(9, 2, 8, 8, dtype=torch.float64), torch.zeros(9)

@@ -47,7 +47,7 @@ def test_a_known_gram_matrix_changes_nothing() -> None:
 @pytest.mark.parametrize("delta", [1e-6, 1e-2, 1.0])
 @pytest.mark.parametrize("form", ["dense", "low rank"])
 def test_float32_solves_leave_no_residual(B: int, activations: float, delta: float, form: str) -> None:
-    """d = 576 with 64 dead inputs and a gradient of that very batch: ||S P - G|| stays below 1e-3 ||G||."""
+    """d = 576 with 64 dead inputs and a gradient of that very batch: ||S P - G|| stays below 2e-3 ||G||."""
     torch.manual_seed(B)
     X = activations * torch.randn(B, 576).relu() / B**0.5
     X[:, :64] = 0.0
@@ -56,7 +56,7 @@ def test_float32_solves_leave_no_residual(B: int, activations: float, delta: flo
     P: Preconditioner = (dense if form == "dense" else low).factorise()
     exact = X.double().mT @ X.double() + P.delta.double() * torch.eye(576, dtype=torch.float64)
     S = P.solve(G).double()
-    assert ((S @ exact - G).norm() / G.norm()).item() < 1e-3
+    assert ((S @ exact - G).norm() / G.norm()).item() < 2e-3
     expected = torch.linalg.solve(exact, G.double(), left=False)
     if form == "low rank":
         assert ((S - expected).norm() / expected.norm()).item() < 1e-2

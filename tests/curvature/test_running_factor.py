@@ -35,9 +35,7 @@ def expected(rows: list[Tensor], ema: float) -> Tensor:
 @pytest.mark.parametrize("ema", [0.0, 0.5, 0.95, 1.0])
 @pytest.mark.parametrize("n", [1, 2, 3, 6])
 @pytest.mark.parametrize("mode", ["absolute", "relative"])
-def test_weights_sum_to_one_in_both_forms(
-    ema: float, n: int, lead: tuple[int, ...], mode: DampingMode
-) -> None:
+def test_weights_sum_to_one_in_both_forms(ema: float, n: int, lead: tuple[int, ...], mode: DampingMode) -> None:
     rows = batches(n, lead=lead)
     A, eye = expected(rows, ema), torch.eye(24, dtype=torch.float64)
     few = ema == 0.0 or n <= 2  # 4 rows a batch: fewer than d/2 = 12
@@ -46,9 +44,7 @@ def test_weights_sum_to_one_in_both_forms(
         assert isinstance(P, LowRankPreconditioner if few and not reduced else DensePreconditioner)
         torch.testing.assert_close(P.dense() - P.delta[..., None, None] * eye, A)
         scale = A.diagonal(dim1=-2, dim2=-1).mean(-1)
-        torch.testing.assert_close(
-            P.delta, 0.5 * scale if mode == "relative" else torch.full_like(scale, 0.5)
-        )
+        torch.testing.assert_close(P.delta, 0.5 * scale if mode == "relative" else torch.full_like(scale, 0.5))
         G = torch.randn(*lead, 2, 24, dtype=torch.float64)
         torch.testing.assert_close(P.solve(G), torch.linalg.solve(P.dense(), G, left=False))
 

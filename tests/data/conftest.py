@@ -12,18 +12,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-REAL = Path(
-    os.environ.get("FEDPM_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data"
-).resolve()
+REAL = Path(os.environ.get("FEDPM_TEST_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data").resolve()
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with CIFAR in the Hugging Face layout."""
     if not (REAL / "cifar10" / "train-00000-of-00001.parquet").is_file():
-        pytest.skip(
-            f"no real data in {REAL}; set FEDPM_TEST_DATA to a folder with cifar10/ and cifar100/ parquet"
-        )
+        pytest.skip(f"no real data in {REAL}; set FEDPM_TEST_DATA to a folder with cifar10/ and cifar100/ parquet")
     return REAL
 
 
@@ -32,6 +28,12 @@ def png(pixels: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG")
     return buffer.getvalue()
+
+
+@pytest.fixture(name="picture")
+def picture_fixture() -> Callable[..., bytes]:
+    """Random pixels as PNG bytes, by seed, size and channels."""
+    return lambda seed, size=8, channels=3: png(picture(seed, size, channels))
 
 
 def picture(seed: int, size: int = 8, channels: int = 3) -> np.ndarray:

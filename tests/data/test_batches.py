@@ -12,9 +12,7 @@ def make(n: int, batch_size: int | None = 32, drop_last: bool = False, **pool) -
     x = torch.arange(200, dtype=torch.float64)[:, None]
     settings = BatchSettings(seed=3, batch_size=batch_size, drop_last=drop_last, eval_batch_size=50)
     rows = torch.arange(100, 100 + n)
-    return ResidentClient(
-        1, rows, Pool(x, torch.arange(200), pool.pop("partition", IID()), 4, settings, **pool)
-    )
+    return ResidentClient(1, rows, Pool(x, torch.arange(200), pool.pop("partition", IID()), 4, settings, **pool))
 
 
 def sizes(client: ResidentClient, **work: int) -> list[int]:
@@ -112,9 +110,7 @@ def test_images_are_augmented_in_training_only():
 
 def test_floating_inputs_pass_untouched():
     [(x, _)] = make(5, normalise=Normalise((0.5,), (0.5,))).everything()
-    assert x.dtype == torch.float64 and torch.equal(
-        x.flatten(), torch.arange(100.0, 105.0, dtype=torch.float64)
-    )
+    assert x.dtype == torch.float64 and torch.equal(x.flatten(), torch.arange(100.0, 105.0, dtype=torch.float64))
 
 
 def test_feature_shift_is_the_same_for_every_call_and_differs_by_round():

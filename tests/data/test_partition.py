@@ -107,9 +107,7 @@ def test_the_last_client_is_not_favoured():
 
 @pytest.mark.parametrize("kind", [Dirichlet, QuantitySkew, DirichletClients])
 def test_too_few_samples_is_an_error_that_says_what_works(kind):
-    with pytest.raises(
-        ValueError, match=r"alpha=0\.3.*40 samples.*50 clients.*at least 1.*num_clients to 40"
-    ):
+    with pytest.raises(ValueError, match=r"alpha=0\.3.*40 samples.*50 clients.*at least 1.*num_clients to 40"):
         kind(0.3).split(np.arange(40) % 10, 50, 0)
     with pytest.raises(ValueError, match="min_samples to 4"):
         kind(0.3, min_samples=5).split(np.arange(40) % 10, 10, 0)
@@ -173,12 +171,13 @@ def test_dirichlet_over_classes_has_equal_sizes_and_skewed_classes():
 def test_shards_limit_the_classes_of_a_client(classes):
     parts = Shards(classes).split(CIFAR, 20, 3)
     seen = (histogram(parts, CIFAR) > 0).sum(axis=1)
-    assert seen.max() <= classes and min(len(p) for p in parts) == max(len(p) for p in parts)
+    assert seen.max() <= classes
+    assert max(len(p) for p in parts) - min(len(p) for p in parts) <= classes
     assert_complete(parts, 50000)
 
 
 def test_shards_errors():
-    with pytest.raises(ValueError, match="classes_per_client to at least 5"):
+    with pytest.raises(ValueError, match="to at least 5"):
         Shards(1).split(CIFAR, 2, 0)
     with pytest.raises(ValueError, match="30 samples are too few"):
         Shards(4).split(np.arange(30) % 3, 10, 0)
@@ -201,7 +200,7 @@ def test_in_order_blocks(caplog):
     assert "3 of 23 rows" in caplog.text
     parts = InOrder(clients_size=2).split(np.zeros(23), 4, 9)
     assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    with pytest.raises(ValueError, match="23 samples are too few for 4 clients .24 are needed"):
+    with pytest.raises(ValueError, match=r"23 samples are too few for 4 clients \(24 are needed"):
         InOrder(clients_size=6).split(np.zeros(23), 4, 0)
     with pytest.raises(ValueError, match="at least 1 row"):
         InOrder(clients_size=0)
@@ -211,7 +210,7 @@ def test_natural_follows_the_groups():
     groups = np.array(["b", "a", "c", "a", "b"])
     parts = Natural().split(np.zeros(5), 3, 0, groups)
     assert [part.tolist() for part in parts] == [[1, 3], [0, 4], [2]]
-    with pytest.raises(ValueError, match="set data.num_clients to 3"):
+    with pytest.raises(ValueError, match=r"set data\.num_clients to 3"):
         Natural().split(np.zeros(5), 10, 0, groups)
     with pytest.raises(ValueError, match="has none"):
         Natural().split(np.zeros(5), 3, 0)

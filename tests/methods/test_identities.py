@@ -19,9 +19,7 @@ PAPER = {"damping_mode": "absolute", "ema": 0.0, "mix_damping": None}
 def net(d=5, out=2, bias=True, hidden=None, seed=0):
     torch.manual_seed(seed)
     layers = (
-        [nn.Linear(d, out, bias=bias)]
-        if hidden is None
-        else [nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, out)]
+        [nn.Linear(d, out, bias=bias)] if hidden is None else [nn.Linear(d, hidden), nn.Tanh(), nn.Linear(hidden, out)]
     )
     return nn.Sequential(*layers).double()
 
@@ -55,9 +53,7 @@ def test_fedpm_with_one_step_is_the_global_preconditioned_step():
     run = Rounds(FedPM(lr=lr, damping=delta, **PAPER), network, clients, loss=SumOfSquares())
     start = dict(run.theta)
     g = global_gradient(network, start, clients, [1.0] * len(clients))["0.weight"]
-    P = sum(c.x.T @ c.x / len(c.x) for c in clients) / len(clients) + delta * torch.eye(
-        5, dtype=torch.float64
-    )
+    P = sum(c.x.T @ c.x / len(c.x) for c in clients) / len(clients) + delta * torch.eye(5, dtype=torch.float64)
     assert close(run.step(), {"0.weight": start["0.weight"] - lr * torch.linalg.solve(P, g.T).T}, 1e-11)
 
 
@@ -82,9 +78,7 @@ def test_fedpm_on_one_linear_layer_reaches_the_pooled_least_squares_in_one_round
 def test_fedpm_of_one_client_is_that_client(steps):
     clients, network = regression_clients(1), net(hidden=7)
     work = LocalWork(steps=steps)
-    mixed = Rounds(
-        FedPM(lr=0.1, damping=0.3, mix_damping=None), network, clients, work, SumOfSquares()
-    ).step()
+    mixed = Rounds(FedPM(lr=0.1, damping=0.3, mix_damping=None), network, clients, work, SumOfSquares()).step()
     alone = Rounds(LocalNewton(lr=0.1, damping=0.3), network, clients, work, SumOfSquares()).step()
     assert close(mixed, alone)
 

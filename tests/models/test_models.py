@@ -59,9 +59,7 @@ def test_logistic():
         Logistic(0)
 
 
-@pytest.mark.parametrize(
-    "model", [CNN(), ResNet18(width=4), MLP(), Logistic()], ids=lambda m: type(m).__name__
-)
+@pytest.mark.parametrize("model", [CNN(), ResNet18(width=4), MLP(), Logistic()], ids=lambda m: type(m).__name__)
 def test_models_copy_and_pickle(model):
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert other.state_dict().keys() == model.state_dict().keys()

@@ -276,9 +276,7 @@ def test_a_layer_that_does_not_run_does_not_move() -> None:
     net.append(nn.Linear(3, 3).double())
     before = net[4].weight.detach().clone()
     foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
-    one_step(
-        nn.Sequential(*net[:4]), FOOF(dict(net[:4].named_parameters()), find_layers(net[:4]), 0.1), *data(30)
-    )
+    one_step(nn.Sequential(*net[:4]), FOOF(dict(net[:4].named_parameters()), find_layers(net[:4]), 0.1), *data(30))
     foof.zero_grad()
     with collect_input_rows(net, foof.wants()) as X:
         out = net[:4](data(30)[0])

@@ -35,9 +35,7 @@ def test_mean_and_sample_std_over_seeds(tmp_path, write_run):
 def test_runs_that_differ_in_more_than_the_seed_become_rows(tmp_path, write_run):
     for seed in (0, 1):
         write_run(tmp_path / f"a{seed}", "FedPM", seed, method={"ema": 0.0, "weighting": "size", "lr": 0.1})
-        write_run(
-            tmp_path / f"b{seed}", "FedPM", seed, method={"ema": 0.9, "weighting": "uniform", "lr": 0.1}
-        )
+        write_run(tmp_path / f"b{seed}", "FedPM", seed, method={"ema": 0.9, "weighting": "uniform", "lr": 0.1})
     write_run(tmp_path / "c", "FedAvg")
     grid = grid_of(tmp_path)
     assert list(grid.rows) == [

@@ -28,9 +28,7 @@ def make(
     for i in range(N):
         X = torch.randn(R, d, generator=g, dtype=dtype) / R**0.5
         number = torch.tensor(delta, dtype=dtype)
-        form = (
-            LowRankPreconditioner("fc", X, number) if i % 2 else DensePreconditioner("fc", X.mT @ X, number)
-        )
+        form = LowRankPreconditioner("fc", X, number) if i % 2 else DensePreconditioner("fc", X.mT @ X, number)
         P.append(form)
     W, *clients = (torch.randn(out, d, generator=g, dtype=dtype) for _ in range(N + 1))
     return W, clients, P, [1.0 + i for i in range(N)]
@@ -87,9 +85,7 @@ def test_order_does_not_matter() -> None:
     W, clients, P, w = make(4)
     mixed = preconditioned_mix(W, clients, P, w)
     for order in itertools.permutations(range(4)):
-        again = preconditioned_mix(
-            W, [clients[i] for i in order], [P[i] for i in order], [w[i] for i in order]
-        )
+        again = preconditioned_mix(W, [clients[i] for i in order], [P[i] for i in order], [w[i] for i in order])
         torch.testing.assert_close(again, mixed)
 
 
@@ -102,9 +98,7 @@ def test_splitting_a_client_does_not_matter() -> None:
 @pytest.mark.parametrize("c", [1e-3, 1e3])
 def test_a_common_factor_does_not_matter(c: float) -> None:
     W, clients, P, w = make(4)
-    scaled = [
-        DensePreconditioner("fc", c * (P_i.dense() - P_i.delta * torch.eye(12)), c * P_i.delta) for P_i in P
-    ]
+    scaled = [DensePreconditioner("fc", c * (P_i.dense() - P_i.delta * torch.eye(12)), c * P_i.delta) for P_i in P]
     mixed = preconditioned_mix(W, clients, P, w)
     torch.testing.assert_close(preconditioned_mix(W, clients, scaled, w), mixed)
     torch.testing.assert_close(preconditioned_mix(W, clients, P, [c * w_i for w_i in w]), mixed)

@@ -56,9 +56,7 @@ class Aggregation(FederatedCallback):
         """Stream one update into the sums; called by the module, after every callback has seen the update."""
         weight = module.weight(update)
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(
-                f"client {update.client} has mixing weight {weight}: it must be finite and at least 0"
-            )
+            raise ValueError(f"client {update.client} has mixing weight {weight}: it must be finite and at least 0")
         if self._aggregator is None:
             raise RuntimeError("an update arrived before on_round_start")
         self._aggregator.add(update, weight)

@@ -37,9 +37,7 @@ def check_damping(delta: float, mode: str) -> None:
         ValueError: If delta is negative or not finite, or the mode is unknown.
     """
     if not (math.isfinite(delta) and delta >= 0):
-        raise ValueError(
-            f"damping must be a finite number >= 0, got {delta}; try 1.0 with damping_mode 'relative'"
-        )
+        raise ValueError(f"damping must be a finite number >= 0, got {delta}; try 1.0 with damping_mode 'relative'")
     if mode not in ("absolute", "relative"):
         raise ValueError(f"damping_mode must be 'absolute' or 'relative', got {mode!r}")
 
@@ -105,9 +103,7 @@ def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str,
         )
     grown = torch.minimum(torch.maximum(10 * delta, start * scale), scale)
     new = torch.where(failed, grown, delta)
-    _log.warning(
-        "layer %r: Cholesky failed at delta %.3g, trying %.3g", layer, used, float(new[failed].max())
-    )
+    _log.warning("layer %r: Cholesky failed at delta %.3g, trying %.3g", layer, used, float(new[failed].max()))
     return new
 
 

@@ -65,9 +65,7 @@ class RunningFactor:
 
     def __init__(self, layer: str, ema: float = 0.95, spatial: Spatial = "mean") -> None:
         if not (math.isfinite(ema) and 0 <= ema <= 1):
-            raise ValueError(
-                f"ema must be in [0, 1], got {ema}; 0 keeps the last batch, 1 averages all of them"
-            )
+            raise ValueError(f"ema must be in [0, 1], got {ema}; 0 keeps the last batch, 1 averages all of them")
         self.layer, self.ema = layer, ema
         self.spatial: Spatial = spatial
         self._total = 0.0  # sum_s ema^(t-s)

@@ -57,9 +57,7 @@ def full_pass_factors(
                 dtype[name], n[name] = batch.dtype, n.get(name, 0) + rows.n(spatial)
                 sums[name] = sums[name].add_(batch) if name in sums else batch.double()
     if layers and not sums:
-        raise ValueError(
-            "full_pass_factors got no batches (or no layer ran); a client needs at least one sample"
-        )
+        raise ValueError("full_pass_factors got no batches (or no layer ran); a client needs at least one sample")
     return {name: (total / n[name]).to(dtype[name]) for name, total in sums.items()}
 
 
@@ -75,15 +73,12 @@ def _evaluating(net: nn.Module) -> Generator[None]:
             module.training = training
 
 
-def damped(
-    factors: Mapping[str, Tensor], delta: float, mode: DampingMode = "relative"
-) -> dict[str, Preconditioner]:
+def damped(factors: Mapping[str, Tensor], delta: float, mode: DampingMode = "relative") -> dict[str, Preconditioner]:
     """Turn factors A into preconditioners P = A + delta I, not factorised.
 
     Raises:
         ValueError: If delta is negative or not finite, or the mode is unknown.
     """
     return {
-        name: DensePreconditioner(name, A, damping(delta, mode, trace(A) / A.shape[-1]))
-        for name, A in factors.items()
+        name: DensePreconditioner(name, A, damping(delta, mode, trace(A) / A.shape[-1])) for name, A in factors.items()
     }

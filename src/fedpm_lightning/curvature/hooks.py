@@ -113,9 +113,7 @@ def collect_input_rows(net: nn.Module, layers: Sequence[Layer]) -> Generator[dic
             handle.remove()
 
 
-def _collector(
-    X: dict[str, Rows], layer: Layer
-) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+def _collector(X: dict[str, Rows], layer: Layer) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
     """Return the hook that adds one input of `layer` to X."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

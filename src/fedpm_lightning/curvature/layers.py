@@ -99,9 +99,7 @@ def find_layers(net: nn.Module) -> list[Layer]:
     reparametrised weight do not, nor those inside `nn.MultiheadAttention`, which never calls them.
     """
     movable = {name for name, parameter in _own_parameters(net).items() if parameter.requires_grad}
-    bypassed = {
-        id(child) for m in net.modules() if isinstance(m, nn.MultiheadAttention) for child in m.modules()
-    }
+    bypassed = {id(child) for m in net.modules() if isinstance(m, nn.MultiheadAttention) for child in m.modules()}
     found: list[Layer] = []
     for name, module in net.named_modules():
         weight, bias = (f"{name}.{part}" if name else part for part in ("weight", "bias"))

@@ -94,9 +94,7 @@ class Preconditioner(ABC):
         return type(self)(self.layer, self.factor[client], self.delta[client])
 
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.layer!r}, {list(self.factor.shape)}, delta={self.delta.tolist()})"
-        )
+        return f"{type(self).__name__}({self.layer!r}, {list(self.factor.shape)}, delta={self.delta.tolist()})"
 
     def _bytes(self, numbers: int) -> int:
         """Return the bytes of so many numbers, and one delta, for each factor."""

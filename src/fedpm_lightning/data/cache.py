@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 """Raised when the content of a cache file changes its meaning."""
+
+CHECKSUM = "crc32"
+"""Its key in a cache file; torch.load itself does not notice flipped bits."""
 
 Tensors = dict[str, Tensor]
 
@@ -44,7 +48,7 @@ def cached(path: Path, names: Sequence[str], build: Callable[[], Tensors]) -> Te
         return kept
     tensors = build()
     try:
-        _write(path, tensors)
+        _write(path, {**tensors, CHECKSUM: torch.tensor(_checksum({name: tensors[name] for name in names}))})
     except OSError as error:
         log.warning("the decoded data are not kept in %s: %s", path, error)
     return tensors
@@ -55,14 +59,23 @@ def _read(path: Path, names: Sequence[str]) -> Tensors | None:
         return None
     try:
         content: Any = torch.load(path, weights_only=True)
-        if all(isinstance(content[name], Tensor) for name in names):
-            return content
-        reason = "tensors are missing"
+        tensors: Tensors = {name: content[name] for name in names}
+        if int(content[CHECKSUM]) == _checksum(tensors):
+            return tensors
+        reason = "its checksum does not match"
     except Exception as error:
         # A half-written or foreign file can fail in any layer below torch.load.
         reason = (str(error).splitlines() or [type(error).__name__])[0]
     log.warning("%s is damaged and is built again: %s", path, reason)
     return None
+
+
+def _checksum(tensors: Tensors) -> int:
+    value = 0
+    for name, tensor in tensors.items():
+        header = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
+        value = zlib.crc32(tensor.contiguous().numpy(), zlib.crc32(header, value))
+    return value
 
 
 def _write(path: Path, tensors: Tensors) -> None:

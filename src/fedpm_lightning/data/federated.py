@@ -82,6 +82,8 @@ class FederatedData(LightningDataModule):
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
         if not 0 <= val_fraction < 1:
             raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
+        if seed < 0:
+            raise ValueError(f"data.seed must be 0 or more, got {seed}")
         self.root = Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)

@@ -23,9 +23,7 @@ def stratified_choice(labels: Labels, size: int, rng: np.random.Generator) -> In
         ValueError: If `size` is outside 0..n.
     """
     if not 0 <= size <= len(labels):
-        raise ValueError(
-            f"cannot choose {size} of {len(labels)} samples; the legal range is 0..{len(labels)}"
-        )
+        raise ValueError(f"cannot choose {size} of {len(labels)} samples; the legal range is 0..{len(labels)}")
     classes, sizes = np.unique(labels, return_counts=True)
     chosen = [np.empty(0, dtype=np.int64)]
     for label, count in zip(classes, _quotas(sizes, size), strict=True):

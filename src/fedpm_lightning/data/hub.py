@@ -49,9 +49,7 @@ class HubSet:
         table, place = self._splits[split], f"{self.repository} ({split})"
         image = pick_column(table.column_names, IMAGE_COLUMNS, place)
         label = pick_column(table.column_names, LABEL_COLUMNS, place)
-        groups = (
-            table[pick_column(table.column_names, (self.group_column,), place)] if self.group_column else None
-        )
+        groups = table[pick_column(table.column_names, (self.group_column,), place)] if self.group_column else None
         return encoded_split(
             _encoded_cells(table, image),
             list(table[label]),

@@ -49,9 +49,7 @@ class ImageFolder:
         classes = {name: number for number, name in enumerate(self._class_names())}
         for file in files:
             if file.parent.name not in classes:
-                raise BrokenDataError(
-                    f"{file}: class {file.parent.name!r} is not a folder of the training part"
-                )
+                raise BrokenDataError(f"{file}: class {file.parent.name!r} is not a folder of the training part")
         spec = self.spec
         labels = [classes[file.parent.name] for file in files]
         y = checked_labels(labels, spec.num_classes if spec else len(classes), lambda row: str(files[row]))

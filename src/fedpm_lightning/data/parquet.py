@@ -96,9 +96,7 @@ def pick_column(names: Sequence[str], wanted: Sequence[str], where: str) -> str:
     for name in wanted:
         if name in names:
             return name
-    raise BrokenDataError(
-        f"{where}: expected a column {' or '.join(wanted)}, found {', '.join(names) or 'none'}"
-    )
+    raise BrokenDataError(f"{where}: expected a column {' or '.join(wanted)}, found {', '.join(names) or 'none'}")
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
@@ -128,6 +126,6 @@ def _read_columns(file: Path, group_column: str | None) -> list[list[Any]]:
     names = [pick_column(table.column_names, options, str(file)) for options in wanted]
     kind = table.schema.field(names[0]).type
     has_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
-    if not (has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+    if table.num_rows and not (has_bytes or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
         raise BrokenDataError(f"{file}: column {names[0]} is {kind}, expected struct<bytes, path> or binary")
     return [table.column(name).to_pylist() for name in names]

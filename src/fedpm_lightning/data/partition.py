@@ -40,9 +40,7 @@ class Partition(ABC):
         """The source's column of client ids, or None when the partition does not follow one."""
         return None
 
-    def split(
-        self, labels: Labels, num_clients: int, seed: int, groups: Labels | None = None
-    ) -> list[Indices]:
+    def split(self, labels: Labels, num_clients: int, seed: int, groups: Labels | None = None) -> list[Indices]:
         """Assign samples to clients.
 
         Args:
@@ -76,13 +74,9 @@ class Partition(ABC):
     def _verify(self, parts: list[Indices], num_samples: int, num_clients: int) -> None:
         owners = np.bincount(np.concatenate(parts), minlength=num_samples)
         if len(parts) != num_clients or len(owners) > num_samples or owners.max(initial=0) > 1:
-            raise ValueError(
-                f"{type(self).__name__} must give {num_clients} disjoint index arrays, and did not"
-            )
+            raise ValueError(f"{type(self).__name__} must give {num_clients} disjoint index arrays, and did not")
         if self.complete and owners.min(initial=1) < 1:
-            raise ValueError(
-                f"{type(self).__name__} left {int((owners == 0).sum())} samples without a client"
-            )
+            raise ValueError(f"{type(self).__name__} left {int((owners == 0).sum())} samples without a client")
 
     def shift(self, x: Tensor, client: int, num_clients: int, generator: Generator) -> Tensor:
         """Return a client's version of normalised float inputs [b, ...]; the base changes nothing."""

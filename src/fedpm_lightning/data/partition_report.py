@@ -39,9 +39,7 @@ class PartitionReport:
         cls, parts: Sequence[Indices], labels: Labels, num_classes: int, partition: dict[str, Any], seed: int
     ) -> PartitionReport:
         """Recount a split from the data set's own labels at the split's indices."""
-        histogram = [
-            np.bincount(labels[part].astype(np.int64), minlength=num_classes).tolist() for part in parts
-        ]
+        histogram = [np.bincount(labels[part].astype(np.int64), minlength=num_classes).tolist() for part in parts]
         sizes = [len(part) for part in parts]
         return cls(partition, seed, len(labels), partition_hash(parts), sizes, histogram)
 

@@ -57,9 +57,7 @@ def prepare(
     Raises:
         ValueError: If the partition cannot spread the samples.
     """
-    raw = raw.take(
-        _limited(raw.y_train, limit_train, seed, "train"), _limited(raw.y_test, limit_test, seed, "test")
-    )
+    raw = raw.take(_limited(raw.y_train, limit_train, seed, "train"), _limited(raw.y_test, limit_test, seed, "test"))
     labels, held_out = raw.y_train.numpy(), round(val_fraction * len(raw.y_train))
     val = stratified_choice(labels, held_out, numpy_generator(seed, "hold-out"))
     train = np.setdiff1d(np.arange(len(labels)), val)
@@ -71,9 +69,7 @@ def prepare(
         x_val=raw.x_train[torch.from_numpy(val)],
         y_val=raw.y_train[torch.from_numpy(val)],
         parts=parts,
-        report=PartitionReport.build(
-            parts, data.y_train.numpy(), raw.num_classes, partition.describe(), seed
-        ),
+        report=PartitionReport.build(parts, data.y_train.numpy(), raw.num_classes, partition.describe(), seed),
     )
 
 

@@ -19,9 +19,7 @@ def check_min_samples(min_samples: int) -> None:
         raise ValueError(f"min_samples must be 0 or more, got {min_samples} (0 allows clients without data)")
 
 
-def raise_to_minimum(
-    parts: list[Indices], minimum: int, rng: np.random.Generator, kind: str
-) -> list[Indices]:
+def raise_to_minimum(parts: list[Indices], minimum: int, rng: np.random.Generator, kind: str) -> list[Indices]:
     """Move random samples from the currently largest client until every client holds `minimum`.
 
     A log line says how many samples moved, because the split is then no longer the plain draw.

@@ -56,9 +56,7 @@ class Resident:
             raise ValueError("data.augment is for images only; set it to null or false")
         x, y = data.x_train.to(device), data.y_train.to(device)
         pool = Pool(x, y, partition, len(prepared.parts), settings, data.normalise, chosen)
-        clients = [
-            ResidentClient(k, torch.from_numpy(p).to(device), pool) for k, p in enumerate(prepared.parts)
-        ]
+        clients = [ResidentClient(k, torch.from_numpy(p).to(device), pool) for k, p in enumerate(prepared.parts)]
         held = {"val": (prepared.x_val, prepared.y_val), "test": (data.x_test, data.y_test)}
         loaders = {
             name: EvalLoader(x.to(device), y.to(device), settings.eval_batch_size, data.normalise)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
@@ -42,9 +41,7 @@ class TorchvisionSet:
         """
         found = self._present()
         if not found:
-            log.info(
-                "downloading %s (about %d MB) to %s", self.spec.torchvision, self.spec.megabytes, self.root
-            )
+            log.info("downloading %s (about %d MB) to %s", self.spec.torchvision, self.spec.megabytes, self.root)
             for split in ("train", "test"):
                 self._open(split, download=True)
             found = self._present()
@@ -63,7 +60,7 @@ class TorchvisionSet:
         elif images.shape[-1] == self.spec.channels:
             images = images.permute(0, 3, 1, 2)
         labels = opened.labels if hasattr(opened, "labels") else opened.targets
-        return ImageSplit(images.contiguous(), torch.from_numpy(np.array(labels, dtype=np.int64)))
+        return ImageSplit(images.contiguous(), torch.as_tensor(labels, dtype=torch.int64))
 
     @property
     def _has_own_folder(self) -> bool:

@@ -56,9 +56,7 @@ def locate(request: DataRequest, spec: ImageSpec | None) -> ImageSource:
         for kind in (ParquetFolder, ImageFolder):
             if kind.fits(folder):
                 return kind(folder, spec, request.group_column)
-        raise BrokenDataError(
-            f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/"
-        )
+        raise BrokenDataError(f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/")
     if folder.is_absolute() or request.source.startswith((".", "~")) or request.source.count("/") > 1:
         size = f" (about {spec.megabytes} MB)" if spec else ""
         raise MissingDataError(
@@ -103,9 +101,7 @@ def _decode(source: ImageSource, spec: ImageSpec | None, path: Path) -> Tensors:
         raise BrokenDataError(f"{source}: training and test images differ in shape, {shapes} [c, h, w]")
     top = int(train.y.max()) if spec is None else spec.num_classes - 1
     if int(test.y.max()) > top:
-        raise BrokenDataError(
-            f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part"
-        )
+        raise BrokenDataError(f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part")
     tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
     if train.groups is not None:
         tensors["groups"] = _numbered(train.groups, source)

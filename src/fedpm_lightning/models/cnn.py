@@ -22,9 +22,7 @@ class CNN(nn.Sequential):
     def __init__(self, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
         side = ((image_size - 4) // 2 - 4) // 2
         if side < 1:
-            raise ValueError(
-                f"image_size must be at least 16 pixels for two 5 x 5 convolutions, got {image_size}"
-            )
+            raise ValueError(f"image_size must be at least 16 pixels for two 5 x 5 convolutions, got {image_size}")
         super().__init__(
             nn.Conv2d(in_channels, 32, kernel_size=5),
             nn.ReLU(),

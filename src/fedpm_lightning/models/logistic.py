@@ -32,9 +32,7 @@ class Logistic(nn.Module):
     ) -> None:
         super().__init__()
         if min(in_features, num_classes) < 1:
-            raise ValueError(
-                f"in_features and num_classes must be at least 1, got {in_features} and {num_classes}"
-            )
+            raise ValueError(f"in_features and num_classes must be at least 1, got {in_features} and {num_classes}")
         precision = None if dtype is None else getattr(torch, dtype)
         self.linear = nn.Linear(in_features, num_classes, bias=bias, dtype=precision)
         if zero_init:

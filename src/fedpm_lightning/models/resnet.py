@@ -59,9 +59,7 @@ class ResNet18(nn.Module):
         ValueError: If an argument is below 1.
     """
 
-    def __init__(
-        self, num_classes: int = 100, norm_groups: int = 32, width: int = 64, in_channels: int = 3
-    ) -> None:
+    def __init__(self, num_classes: int = 100, norm_groups: int = 32, width: int = 64, in_channels: int = 3) -> None:
         super().__init__()
         if min(num_classes, norm_groups, width, in_channels) < 1:
             raise ValueError(

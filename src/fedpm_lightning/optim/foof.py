@@ -18,18 +18,18 @@ Deviations from the paper, each an argument:
     - `cov_every`, `inv_every` spare work; 1 and 1 are the paper.
 
 The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device
-only in the factorisation's own check; on the CPU that is free.
+only in the factorisation's own checks; on the CPU that is free.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import Rows
@@ -75,16 +75,19 @@ class FOOF(torch.optim.Optimizer):
         inv_every: int = 1,
         spatial: Spatial = "mean",
     ) -> None:
-        lr_plain = lr if lr_plain is None else lr_plain
         check_damping(damping, damping_mode)
-        _check_steps(lr, lr_plain, momentum, weight_decay)
         _check_counts(cov_every, inv_every, spatial)
         factored = _factored(params, layers)
+        lr = at_least("lr", lr, 0)
+        lr_plain = at_least("lr_plain", lr if lr_plain is None else lr_plain, 0)
         groups = [
             {"params": [p for n, p in params.items() if n in factored], "lr": lr},
             {"params": [p for n, p in params.items() if n not in factored], "lr": lr_plain},
         ]
-        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        defaults = {
+            "momentum": fraction("momentum", momentum),
+            "weight_decay": at_least("weight_decay", weight_decay, 0),
+        }
         super().__init__([group for group in groups if group["params"]], defaults)
         self.leaves, self.layers = dict(params), list(layers)
         self.damping = damping
@@ -167,9 +170,7 @@ class FOOF(torch.optim.Optimizer):
                     state["momentum"] = step
                 leaf.add_(step, alpha=-group["lr"])
 
-    def preconditioners(
-        self, mix_damping: float | None = None, current: bool = False
-    ) -> dict[str, Preconditioner]:
+    def preconditioners(self, mix_damping: float | None = None, current: bool = False) -> dict[str, Preconditioner]:
         """Return the LAST P of each layer that a step used, as a client uploads it (no Cholesky factor).
 
         Args:
@@ -191,19 +192,8 @@ def _factored(params: Mapping[str, Tensor], layers: Sequence[Layer]) -> set[str]
     """Return the names of the preconditioned parameters."""
     names = {name for layer in layers for name in layer.params}
     if missing := sorted(names - params.keys()):
-        raise ValueError(
-            f"layers name parameters that are not in params: {missing}; use find_layers of the same net"
-        )
+        raise ValueError(f"layers name parameters that are not in params: {missing}; use find_layers of the same net")
     return names
-
-
-def _check_steps(lr: float, lr_plain: float, momentum: float, weight_decay: float) -> None:
-    """Validate the step sizes."""
-    for name, value in (("lr", lr), ("lr_plain", lr_plain), ("weight_decay", weight_decay)):
-        if not (math.isfinite(value) and value >= 0):
-            raise ValueError(f"{name} must be a finite number >= 0, got {value}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be in [0, 1), got {momentum}")
 
 
 def _check_counts(cov_every: int, inv_every: int, spatial: str) -> None:

@@ -22,16 +22,12 @@ def read_rows(path: Path) -> list[Row]:
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
-    complete = text[
-        : text.rfind("\n") + 1
-    ]  # a number cut in half would still parse, so an open end is dropped
+    complete = text[: text.rfind("\n") + 1]  # a number cut in half would still parse, so an open end is dropped
     lines = list(csv.reader(io.StringIO(complete)))
     if not lines:
         return []
     if "round" not in lines[0]:
-        raise ValueError(
-            f"{path} has no `round` column (its header is {lines[0]}): it is not a run's metrics.csv"
-        )
+        raise ValueError(f"{path} has no `round` column (its header is {lines[0]}): it is not a run's metrics.csv")
     rows = (_parse(lines[0], fields) for fields in lines[1:])
     return [row for row in rows if row is not None]
 

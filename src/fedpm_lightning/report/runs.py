@@ -97,9 +97,7 @@ def load_run(path: str | Path) -> Run:
     except FileNotFoundError:
         raise RunError(f"{folder} has no summary.json: give the folder of a run, or one above runs") from None
     except json.JSONDecodeError as cause:
-        raise RunError(
-            f"{folder}/summary.json is not JSON ({cause}): remove the folder or run it again"
-        ) from None
+        raise RunError(f"{folder}/summary.json is not JSON ({cause}): remove the folder or run it again") from None
     config = summary.pop("config", None) or _config_file(folder)
     initial = {key: value for key, value in (summary.get("initial") or {}).items() if value is not None}
     history = History(initial, read_rows(folder / "metrics.csv"), monitor_from(summary))

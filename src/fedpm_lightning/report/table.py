@@ -84,8 +84,7 @@ def _lines(grid: Grid, bold: Callable[[str], str]) -> list[list[str]]:
     for label, row in grid.rows.items():
         texts = [cell_text(row.get(column), grid.metric) for column in grid.columns]
         marked = [
-            bold(text) if (label, column) in best else text
-            for text, column in zip(texts, grid.columns, strict=True)
+            bold(text) if (label, column) in best else text for text, column in zip(texts, grid.columns, strict=True)
         ]
         lines.append([label, *marked])
     return lines

@@ -67,9 +67,9 @@ class RunningMean:
 class RunningPreconditionedMix:
     """FedPM's mixing of one layer, in float64 sums: S1 = sum w_i P_i, S2 = sum w_i (W_i - W) P_i.
 
-    A third sum, D = sum w_i (W_i - W), serves one case: where S1 is not definite (factors rounded to float32, next
-    to no damping) every P_i gets the same extra damping e, logged: S1 + e sum w_i I and S2 + e D. Clients that agree
-    are then still a fixed point, which damping S1 alone would break.
+    A third sum, D = sum w_i (W_i - W), serves one case: where S1 is not definite (factors rounded to float32,
+    next to no damping) every P_i gets the same extra damping e, logged: S1 + e sum w_i I and S2 + e D. Clients
+    that agree are then still a fixed point, which damping S1 alone would break.
 
     Args:
         layer: The layer's name, for messages.

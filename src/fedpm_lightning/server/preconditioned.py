@@ -31,9 +31,7 @@ class PreconditionedAggregator(Aggregator):
     def __init__(self, theta: Params, layers: Sequence[Layer]) -> None:
         self._theta = theta
         self._layers = layers
-        self._mixes = {
-            layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers
-        }
+        self._mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}
         mixed = {name for layer in layers for name in layer.params}
         self._mean = RunningMean({name: W for name, W in theta.items() if name not in mixed})
 
