@@ -12,6 +12,7 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods.base import Method
+from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.types import Batch, Broadcast, ClientUpdate, LocalWork, Params, clone_params
 
@@ -58,9 +59,11 @@ class Rounds:
     loss: nn.Module | None = None
     l2: float = 0.0
     weighting: str = "uniform"
+    schedule: Schedule = Constant()
 
     def __post_init__(self) -> None:
         self.model = LocalModel(self.net, Objective(self.loss, self.l2))
+        self.method.num_clients = len(self.clients)
         self.method.setup(self.net)
         self.theta: Params = clone_params({k: p for k, p in self.net.named_parameters() if p.requires_grad})
         self.server = self.method.init_server(clone_params(self.theta))
@@ -83,7 +86,8 @@ class Rounds:
         chosen = self.clients if cohort is None else [self.clients[k] for k in cohort]
         buffers = clone_params(dict(self.net.named_buffers()))
         extra = self.method.broadcast_extra(self.server)
-        broadcast = Broadcast(self.round, clone_params(self.theta), buffers, 1.0, extra)
+        factor = self.schedule.factor(self.round, 100)
+        broadcast = Broadcast(self.round, clone_params(self.theta), buffers, factor, extra)
         if self.method.needs_preparation:
             mean = RunningMean(broadcast.params)
             for data in chosen:

@@ -274,6 +274,7 @@ class FederatedModule(LightningModule):
     def on_fit_start(self) -> None:
         """Check that network and data fit each other, and make the server's state."""
         self.check_network()
+        self.method.num_clients = cast(Any, self.trainer).datamodule.num_clients
         for line in self.method.setup(self.net):
             self.say(line)
         if not self.server_state:
@@ -317,7 +318,7 @@ class FederatedModule(LightningModule):
             metrics = self.evaluation.compute(split)
             self.row.update(metrics)
             self.log_dict(metrics, logger=False)
-            if not self.trainer.state.fn == "fit":
+            if self.trainer.state.fn != "fit":
                 for name, value in metrics.items():
                     self.say(f"{name} {value:.4f}")
 

@@ -47,8 +47,10 @@ def shorten(message: str) -> str:
     lines = [line for line in message.splitlines() if line.strip()]
     if "Does not validate against any of the Union subtypes" not in message:
         return "\n".join(lines)
+    given = re.search(r"Given value: Namespace\(class_path='[\w.]*?(\w+)', init_args=Namespace\((.*)\)\)", message)
     kept = [line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)]
-    return "\n".join(line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line)
+    told = [line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line]
+    return "\n".join([*told, f"in {given[1]}({given[2]})"] if given else told)
 
 
 def choices(key: str) -> dict[str, type]:

@@ -40,7 +40,7 @@ class OnWire(Protocol):
 
 
 def wire_bytes(message: object) -> int:
-    """Count the bytes of a message: tensors at their dtype, `OnWire` parts in their own form, containers by their parts.
+    """Count the bytes of a message: tensors at their dtype, `OnWire` parts in their own form, containers by parts.
 
     Plain Python numbers count 8 bytes each; None counts nothing.
 

@@ -63,3 +63,12 @@ def test_key_depends_on_files_and_settings(tmp_path):
     keys = {cache_key([file]), cache_key([file], name="x"), cache_key([])}
     file.write_text("12")
     assert len(keys | {cache_key([file])}) == 4
+
+
+def test_a_file_moved_to_another_class_is_another_key(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "cat" / "1.png"
+    file.write_text("x")
+    before = cache_key([file])
+    assert cache_key([file.rename(tmp_path / "dog" / "1.png")]) != before

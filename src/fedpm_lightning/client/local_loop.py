@@ -1,4 +1,4 @@
-"""The only local training loop: every method that trains runs this one, with an optimizer and a transform of its own."""
+"""The only local training loop: every method that trains lends it an optimizer and perhaps a gradient transform."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from torch.func import functional_call
 from fedpm_lightning.curvature.damping import DampingMode, damping
 from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.math import Spatial, full_precision, trace
+from fedpm_lightning.curvature.math import Spatial, trace
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.types import Batch
 
@@ -52,8 +52,7 @@ def full_pass_factors(
             with collect_input_rows(net, layers) as X:
                 functional_call(net, dict(params or {}), (inputs,))
             for name, rows in X.items():
-                with full_precision(inputs.device):
-                    batch = rows.sum()
+                batch = rows.sum()
                 dtype[name], n[name] = batch.dtype, n.get(name, 0) + rows.n(spatial)
                 sums[name] = sums[name].add_(batch) if name in sums else batch.double()
     if layers and not sums:

@@ -90,12 +90,13 @@ def gram(X: Tensor) -> Tensor:
     With many rows only the blocks on and above the diagonal are multiplied: half the work in the limit.
     """
     R, d = X.shape[-2:]
-    if d <= 256 or d > R:
-        return X.mT @ X
-    left, right = X[..., : d // 2], X[..., d // 2 :]
-    strip = left.mT @ right
-    upper, lower = torch.cat([gram(left), strip], dim=-1), torch.cat([strip.mT, gram(right)], dim=-1)
-    return torch.cat([upper, lower], dim=-2)
+    with full_precision(X.device):
+        if d <= 256 or d > R:
+            return X.mT @ X
+        left, right = X[..., : d // 2], X[..., d // 2 :]
+        strip = left.mT @ right
+        upper, lower = torch.cat([gram(left), strip], dim=-1), torch.cat([strip.mT, gram(right)], dim=-1)
+        return torch.cat([upper, lower], dim=-2)
 
 
 def trace(A: Tensor) -> Tensor:

@@ -2,10 +2,10 @@
 
     G P^-1 = (G - G X^T (X X^T + delta I)^-1 X) / delta
 
-Its rounding error grows with trace(A)/delta: that of the solution as in a dense Cholesky solve, but that of the
-residual G - S P too, in the very directions the gradient lies in. Two guards: below a share of the trace the
-solve runs in float64, and since a low-rank A is singular, a delta that is noise beside trace(A)/d counts as a
-failed factorisation and is raised.
+Its rounding error grows with trace(A)/delta, as that of a dense Cholesky solve does; unlike there the residual
+G - S P grows too, in the very directions the gradient lies in. Two guards: below a share of the trace the solve
+runs in float64, and since a low-rank A is singular, a delta that is noise beside trace(A)/d counts as a failed
+factorisation and is raised.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, tr
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 
 FLOAT32_SHARE = 3e-5
-"""The least delta / trace(A) at which the solve stays in float32: residuals up to 2e-3 of G, errors to 1e-3."""
+"""The least delta / trace(A) at which the solve stays in float32: residuals below 2e-3 of G."""
 
 LEAST_SHARE = 1e-9
 """The least delta / (trace(A)/d) that a singular A accepts."""

@@ -27,7 +27,8 @@ Tensors = dict[str, Tensor]
 
 def cache_key(files: Sequence[Path], **settings: Any) -> str:
     """Digest what a decoded copy depends on: settings and the files' names, sizes and modification times."""
-    stats = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    # The folders count as well: in <split>/<client>/<class>/<file> they carry the label.
+    stats = [(file.parts[-4:], file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     text = json.dumps([FORMAT, stats, settings], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -74,7 +75,7 @@ def _checksum(tensors: Tensors) -> int:
     value = 0
     for name, tensor in tensors.items():
         header = f"{name} {tensor.dtype} {list(tensor.shape)}".encode()
-        value = zlib.crc32(tensor.contiguous().numpy(), zlib.crc32(header, value))
+        value = zlib.crc32(tensor.contiguous().numpy().data, zlib.crc32(header, value))
     return value
 
 

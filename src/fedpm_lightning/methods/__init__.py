@@ -3,6 +3,21 @@
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.methods.fedavg import FedAvg
 from fedpm_lightning.methods.fedpm import FedPM
+from fedpm_lightning.methods.fedprox import FedProx
+from fedpm_lightning.methods.fedsophia import FedSophia
 from fedpm_lightning.methods.local_newton import LocalNewton
+from fedpm_lightning.methods.ltda import LTDA
+from fedpm_lightning.methods.psgd import PSGD
+from fedpm_lightning.methods.scaffold import SCAFFOLD
 
-__all__ = ["FedAvg", "FedPM", "LocalNewton", "Method"]
+__all__ = [  # noqa: RUF022 (the taxonomy's order)
+    "PSGD",
+    "FedAvg",
+    "FedProx",
+    "SCAFFOLD",
+    "LocalNewton",
+    "LTDA",
+    "FedSophia",
+    "FedPM",
+    "Method",
+]

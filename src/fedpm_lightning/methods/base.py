@@ -29,6 +29,9 @@ class Method(ABC):
     needs_preparation: ClassVar[bool] = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""
 
+    num_clients: int = 0
+    """N, all clients of the experiment and not the cohort; the frame sets it before `setup`."""
+
     def setup(self, net: nn.Module) -> list[str]:
         """Look at the network once, before round 0; return lines to print (which rule each parameter gets)."""
         return []

@@ -1,7 +1,7 @@
 """LocalNewton: local second-order steps and a plain weighted mean of the parameters.
 
-Gupta et al.: LocalNewton: Reducing Communication Rounds for Distributed Learning (2021). On networks the Newton matrix of a
-layer is the FOOF factor (Benzing 2022), as in the comparison of the FedPM paper (arXiv:2511.09100): this is FedPM
+Gupta et al.: LocalNewton: Reducing Communication Rounds for Distributed Learning (2021). On networks the Newton matrix
+of a layer is the FOOF factor (Benzing 2022), as in the comparison of the FedPM paper (arXiv:2511.09100): this is FedPM
 without the preconditioned mixing.
 
 Deviations: no global line search; momentum and weight decay are offered (0 in the paper).

@@ -6,9 +6,10 @@
 The running sums are what makes a round stream: their size does not depend on the number of clients, they may
 be all-reduced across ranks (`tensors`), and only they need to be revealed to the server.
 
-Deviation from the paper: it writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's
-starting weights, is the same in exact arithmetic and loses no digits when A is badly conditioned. Sums and
-solve are float64.
+Deviations from the paper:
+    - It writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's starting weights, is the
+      same in exact arithmetic and loses no digits when A is badly conditioned. Sums and solve are float64.
+    - Where sum w_i P_i is not positive definite, the damping of every P_i is raised alike (see below).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class RunningMean:
 class RunningPreconditionedMix:
     """FedPM's mixing of one layer, in float64 sums: S1 = sum w_i P_i, S2 = sum w_i (W_i - W) P_i.
 
-    A third sum, D = sum w_i (W_i - W), serves one case: where S1 is not definite (factors rounded to float32,
+    A third sum, D = sum w_i (W_i - W), serves one case: where S1 is not definite (factors rounded to float32 and
     next to no damping) every P_i gets the same extra damping e, logged: S1 + e sum w_i I and S2 + e D. Clients
     that agree are then still a fixed point, which damping S1 alone would break.
 

@@ -1,0 +1,71 @@
+"""One real `fedpm fit` in this process, with a callback that takes time and memory at every round."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+
+from benchmarks.measure import Clock, live_tensors_mib, memory_mib
+from benchmarks.tasks import Task
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.cli import main as fedpm
+
+
+class Probe(FederatedCallback):
+    """Writes probe.json into the run's folder: times of all rounds, memory after the rounds asked for.
+
+    Args:
+        memory_at: Rounds (1-based) after which memory is measured, which walks over all objects and takes time.
+    """
+
+    def __init__(self, memory_at: list[int] | None = None) -> None:
+        self.clock = Clock()
+        self.memory_at = set(memory_at or [])
+        self.memory: dict[int, dict[str, float]] = {}
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A round begins; the one before is over, with its evaluation, its files and its checkpoint."""
+        self._remember(trainer.current_epoch)
+        self.clock.mark()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The last round is over."""
+        self.clock.mark()
+        self._remember(trainer.current_epoch)
+        facts = {"marks": self.clock.marks, "memory": self.memory}
+        Path(trainer.default_root_dir, "probe.json").write_text(json.dumps(facts))
+
+    def _remember(self, rounds_done: int) -> None:
+        if rounds_done in self.memory_at:
+            self.memory[rounds_done] = {"rss": memory_mib("VmRSS"), "tensors": live_tensors_mib()}
+
+
+def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Clock, dict, dict[str, float]]:
+    """Run `fedpm fit` on a task.
+
+    Returns:
+        (clock, memory by round, the last row of metrics.csv)
+
+    Raises:
+        RuntimeError: If the run fails.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        probe = {"class_path": "benchmarks.fit.Probe", "init_args": {"memory_at": memory_at or []}}
+        words = [*task.words(method, folder), f"--trainer.callbacks+={json.dumps(probe)}"]
+        with contextlib.redirect_stdout(io.StringIO()):
+            code = fedpm(words)
+        if code:
+            raise RuntimeError(f"fedpm {' '.join(words)} ended with code {code}")
+        facts = json.loads((folder / "run" / "probe.json").read_text())
+        with (folder / "run" / "metrics.csv").open() as file:
+            last = list(csv.DictReader(file))[-1]
+    clock = Clock()
+    clock.marks = facts["marks"]
+    return clock, facts["memory"], {key: float(value) for key, value in last.items() if value}

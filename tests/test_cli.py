@@ -1,0 +1,138 @@
+"""The command line as a user types it: layered files, run folders, and what happens when a key is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from fedpm_lightning.cli import main
+from fedpm_lightning.parsing import complete_classes
+
+ONE = ("--rounds", "1", "--model.local_epochs", "1")
+
+
+def settings(run):
+    return yaml.safe_load((run.folder / "config.yaml").read_text())
+
+
+def test_help_answers_without_torch():
+    """A fresh interpreter: torch, lightning and wandb stay unloaded, and the answer comes in under 3 s."""
+    code = (
+        "import sys; from fedpm_lightning.cli import main; main(['--help']);"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'lightning', 'wandb')))"
+    )
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "fedpm fit --config" in done.stdout
+    assert time.monotonic() - start < 3
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["bogus"], "choose one of fit, validate, test, compare"),
+        (["fit", "--config", "configs/nothere.yaml"], "nothere.yaml"),
+        (["fit", "--rounds", "1"], "fit.model.net"),
+    ],
+)
+def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, expected):
+    assert fedpm(*words).code == 2 or main(words) == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--model.method.dampning", "3"], 2, ["dampning", "damping, damping_mode"]),
+        (["--config", "configs/method/fedavg.yaml", "--model.method.damping", "3"], 2, ["damping", "lr, momentum"]),
+        (["--model.method", "FedProxx"], 2, ["model.method", "FedProxx", "FedAvg", "FedPM"]),
+        (["--data.partition", "dirichlet_client"], 2, ["data.partition", "DirichletClients"]),
+        (["--data.partition.alpha", "abc"], 1, ["abc"]),
+        (["--data.partition.alpha", "-1"], 1, ["alpha must be a finite number above 0, got -1"]),
+        (["--model.method.lr", "-1"], 1, ["lr must be a finite number above 0, got -1"]),
+        (["--trainer.max_epoch", "3"], 2, ["--trainer.max_epoch"]),
+        (["--trainer.max_epochs", "3"], 2, ["--rounds"]),
+        (["--rounds", "0"], 1, ["rounds must be at least 1, got 0"]),
+        (["--data.participation", "0.5", "--data.clients_per_round", "3"], 1, ["participation", "clients_per_round"]),
+        (["--data.participation", "1.5"], 1, ["participation", "1.5"]),
+        (["--model.local_steps", "3"], 1, ["local_epochs", "local_steps", "null"]),
+        (["--model.net.num_classes", "3"], 1, ["3 outputs", "digits has 10 classes", "--model.net.num_classes 10"]),
+        (["--model.net.in_features", "9"], 1, ["cannot take inputs of shape (1, 8, 8)", "digits"]),
+    ],
+)
+def test_errors_are_few_lines_that_name_the_key_and_the_choices(quickstart, capsys, words, code, expected):
+    run = quickstart("--rounds", "1", *words)
+    err = capsys.readouterr().err
+    assert run.code == code
+    assert all(part in err for part in expected), err
+    assert len(err.splitlines()) <= 6 and "Traceback" not in err
+
+
+def test_no_hyper_parameter_leaks_from_one_method_into_another(quickstart):
+    """Below lies FedPM with lr 0.3; FedAvg chosen by file or by name must not inherit it."""
+    by_file = quickstart(*ONE, "--config", "configs/method/fedavg.yaml", folder="file")
+    by_name = quickstart(*ONE, "--model.method", "FedAvg", folder="name")
+    assert settings(by_file)["model"]["method"]["init_args"] == {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+    assert settings(by_name)["model"]["method"]["init_args"] == {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0}
+
+
+def test_options_lie_over_files_and_classes_are_found_in_any_spelling(quickstart):
+    run = quickstart(*ONE, "--model.method", "fedavg", "--model.method.lr", "0.05", "--model.lr_schedule", "cosine",
+                     "--data.partition", "dirichlet_clients", "--data.partition.alpha", "0.7")
+    config = settings(run)
+    assert run.code == 0
+    assert config["model"]["method"]["class_path"].endswith("FedAvg")
+    assert config["model"]["method"]["init_args"]["lr"] == 0.05
+    assert config["model"]["lr_schedule"]["class_path"].endswith("Cosine")
+    assert config["data"]["partition"]["init_args"]["alpha"] == 0.7
+
+
+def test_completion_leaves_other_words_alone():
+    words = ["fit", "--config", "a.yaml", "--model.method.lr", "0.1", "--model.method={'class_path': 'X'}"]
+    assert complete_classes(words) == words
+
+
+def test_the_default_folder_names_experiment_method_and_seed(fedpm, tmp_path):
+    words = ("fit", "--config", "configs/quickstart.yaml", *ONE, "--seed_everything", "3", "--run_dir", "null")
+    assert fedpm(*words).code == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("quickstart-fedpm-s3-")
+
+
+def test_a_run_can_be_evaluated_by_its_folder_alone(quickstart, fedpm, capsys):
+    run = quickstart(*ONE)
+    capsys.readouterr()
+    assert fedpm("test").code == 0
+    assert f"test/acc {run.summary['best']['test/acc']:.4f}" in capsys.readouterr().out
+    assert fedpm("validate").code == 0
+    assert f"val/acc {run.summary['best']['val/acc']:.4f}" in capsys.readouterr().out
+    assert fedpm("test", folder="nowhere").code == 2
+    assert "has no config.yaml" in capsys.readouterr().err
+
+
+def test_the_same_command_gives_the_same_run(quickstart):
+    first, second = quickstart(*ONE, folder="a"), quickstart(*ONE, folder="b")
+    keys = ["train/loss", "val/loss", "val/acc", "test/loss", "test/acc", "comm/up_bytes"]
+    assert [first.rows[0][k] for k in keys] == [second.rows[0][k] for k in keys]
+    assert first.summary["partition_hash"] == second.summary["partition_hash"]
+
+
+def test_partition_and_cohorts_do_not_depend_on_the_method(quickstart):
+    words = (*ONE, "--data.participation", "0.5")
+    pm = quickstart(*words, folder="pm")
+    avg = quickstart(*words, "--config", "configs/method/fedavg.yaml", folder="avg")
+    assert pm.summary["partition_hash"] == avg.summary["partition_hash"] is not None
+    assert pm.summary["initial"] == avg.summary["initial"]
+
+
+def test_the_learning_rate_follows_the_round(quickstart):
+    """A factor of zero from round 2 on: the model stands still."""
+    run = quickstart("--rounds", "3", "--model.local_epochs", "1", "--model.lr_schedule", "Step",
+                     "--model.lr_schedule.every", "1", "--model.lr_schedule.gamma", "1e-20")
+    losses = [row["test/loss"] for row in run.rows]
+    assert losses[1] == losses[2] == losses[0]
+    assert float(losses[0]) != run.summary["initial"]["test/loss"]
