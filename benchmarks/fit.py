@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule, Trainer
 
-from benchmarks.measure import Clock, live_tensors_mib, memory_mib
+from benchmarks.measure import Clock, live_tensors_mib, memory_mib, trim_allocator
 from benchmarks.tasks import Task
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.cli import main as fedpm
@@ -43,7 +43,9 @@ class Probe(FederatedCallback):
 
     def _remember(self, rounds_done: int) -> None:
         if rounds_done in self.memory_at:
-            self.memory[rounds_done] = {"rss": memory_mib("VmRSS"), "tensors": live_tensors_mib()}
+            now = {"rss": memory_mib("VmRSS"), "tensors": live_tensors_mib()}
+            trim_allocator()
+            self.memory[rounds_done] = {**now, "trimmed": memory_mib("VmRSS")}
 
 
 def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Clock, dict, dict[str, float]]:

@@ -23,14 +23,24 @@ SEED = 0
 METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
 
 
-def made_up_images(request: DataRequest) -> ArraySet:
-    """Return 10,000 + 1,000 noisy copies of ten pictures in CIFAR-10's shape, so that there is something to learn."""
+def noisy_pictures(n: int, test: int, shape: tuple[int, int, int]) -> ArraySet:
+    """Return n + test noisy copies of ten random pictures [c, h, w], so that there is something to learn."""
     generator = torch.Generator().manual_seed(SEED)
-    pictures = torch.randint(0, 128, (10, 3, 32, 32), dtype=torch.uint8, generator=generator)
-    y = torch.arange(11_000) % 10
-    x = torch.randint(0, 128, (len(y), 3, 32, 32), dtype=torch.uint8, generator=generator).add_(pictures[y])
-    normalise = Normalise((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
-    return ArraySet(x[:10_000], y[:10_000], x[10_000:], y[10_000:], 10, normalise=normalise, augment=Augment())
+    pictures = torch.randint(0, 128, (10, *shape), dtype=torch.uint8, generator=generator)
+    y = torch.arange(n + test) % 10
+    x = torch.randint(0, 128, (n + test, *shape), dtype=torch.uint8, generator=generator).add_(pictures[y])
+    normalise = Normalise(shape[0] * (0.5,), shape[0] * (0.25,))
+    return ArraySet(x[:n], y[:n], x[n:], y[n:], 10, normalise=normalise, augment=Augment())
+
+
+def made_up_images(request: DataRequest) -> ArraySet:
+    """Return 10,000 + 1,000 pictures of CIFAR-10's shape."""
+    return noisy_pictures(10_000, 1_000, (3, 32, 32))
+
+
+def made_up_patches(request: DataRequest) -> ArraySet:
+    """Return 640 + 200 small grey pictures."""
+    return noisy_pictures(640, 200, (1, 16, 16))
 
 
 def made_up_vectors(request: DataRequest) -> ArraySet:
@@ -41,7 +51,7 @@ def made_up_vectors(request: DataRequest) -> ArraySet:
     return ArraySet(x[:2_000], y[:2_000], x[2_000:], y[2_000:], 10)
 
 
-LOADERS.update(made_up_images=made_up_images, made_up_vectors=made_up_vectors)
+LOADERS.update(made_up_images=made_up_images, made_up_patches=made_up_patches, made_up_vectors=made_up_vectors)
 
 
 @dataclass(frozen=True)

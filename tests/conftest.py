@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from fedpm_lightning.cli import main
 
@@ -63,3 +66,31 @@ def quickstart(fedpm: Callable[..., FinishedRun]) -> Callable[..., FinishedRun]:
         return fedpm("fit", "--config", "configs/quickstart.yaml", *words, folder=folder)
 
     return run
+
+
+def write_images(folder: Path, column: str, classes: int) -> Path:
+    """Write two random 32 x 32 images a class, in the Hugging Face layout."""
+    pa = pytest.importorskip("pyarrow", reason="parquet needs the hf extra")
+    pq = pytest.importorskip("pyarrow.parquet", reason="parquet needs the hf extra")
+
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        labels = [k for k in range(classes) for _ in range(2)]
+        encoded = []
+        for _ in labels:
+            buffer = io.BytesIO()
+            Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(buffer, format="PNG")
+            encoded.append({"bytes": buffer.getvalue(), "path": None})
+        pq.write_table(pa.table({"img": encoded, column: labels}), folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_cifar(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders that look like CIFAR-10 and CIFAR-100, with two random images a class."""
+    folder = tmp_path_factory.mktemp("images")
+    return {
+        "cifar100": write_images(folder / "cifar100", "fine_label", 100),
+        "cifar10_": write_images(folder / "cifar10", "label", 10),
+    }

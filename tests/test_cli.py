@@ -81,8 +81,19 @@ def test_no_hyper_parameter_leaks_from_one_method_into_another(quickstart):
 
 
 def test_options_lie_over_files_and_classes_are_found_in_any_spelling(quickstart):
-    run = quickstart(*ONE, "--model.method", "fedavg", "--model.method.lr", "0.05", "--model.lr_schedule", "cosine",
-                     "--data.partition", "dirichlet_clients", "--data.partition.alpha", "0.7")
+    run = quickstart(
+        *ONE,
+        "--model.method",
+        "fedavg",
+        "--model.method.lr",
+        "0.05",
+        "--model.lr_schedule",
+        "cosine",
+        "--data.partition",
+        "dirichlet_clients",
+        "--data.partition.alpha",
+        "0.7",
+    )
     config = settings(run)
     assert run.code == 0
     assert config["model"]["method"]["class_path"].endswith("FedAvg")
@@ -131,8 +142,18 @@ def test_partition_and_cohorts_do_not_depend_on_the_method(quickstart):
 
 def test_the_learning_rate_follows_the_round(quickstart):
     """A factor of zero from round 2 on: the model stands still."""
-    run = quickstart("--rounds", "3", "--model.local_epochs", "1", "--model.lr_schedule", "Step",
-                     "--model.lr_schedule.every", "1", "--model.lr_schedule.gamma", "1e-20")
+    run = quickstart(
+        "--rounds",
+        "3",
+        "--model.local_epochs",
+        "1",
+        "--model.lr_schedule",
+        "Step",
+        "--model.lr_schedule.every",
+        "1",
+        "--model.lr_schedule.gamma",
+        "1e-20",
+    )
     losses = [row["test/loss"] for row in run.rows]
     assert losses[1] == losses[2] == losses[0]
     assert float(losses[0]) != run.summary["initial"]["test/loss"]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import io
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
 
@@ -19,25 +17,7 @@ ALL = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.y
 NETWORK_METHODS = sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml"))
 METHOD_FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in (CONFIGS / "method").rglob("*.yaml"))
 CONVEX = sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("*.yaml"))
-IMAGES = {"cifar10_cnn.yaml": ("label", 10), "cifar100_resnet18.yaml": ("fine_label", 100)}
-
-
-def images(folder: Path, column: str, classes: int) -> Path:
-    """Write two random 32 x 32 images a class, in the Hugging Face layout."""
-    pa = pytest.importorskip("pyarrow", reason="parquet needs the hf extra")
-    import pyarrow.parquet as pq
-
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for split in ("train", "test"):
-        labels = [k for k in range(classes) for _ in range(2)]
-        encoded = []
-        for _ in labels:
-            buffer = io.BytesIO()
-            Image.fromarray(rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(buffer, format="PNG")
-            encoded.append({"bytes": buffer.getvalue(), "path": None})
-        pq.write_table(pa.table({"img": encoded, column: labels}), folder / f"{split}-00000-of-00001.parquet")
-    return folder
+IMAGES = ("cifar10_cnn.yaml", "cifar100_resnet18.yaml")
 
 
 def libsvm(path: Path, rows: int, width: int) -> Path:
@@ -66,31 +46,79 @@ def test_method_files_run_on_digits(quickstart, name):
 
 
 @pytest.mark.parametrize("name", sorted(IMAGES))
-def test_image_configs_run(fedpm, tmp_path, name):
-    source = images(tmp_path / "images", *IMAGES[name])
+def test_image_configs_run(fedpm, tmp_path, tiny_cifar, name):
+    source = tiny_cifar[name[:8]]
     narrow = ("--model.net.width", "8") if "resnet" in name else ()
-    run = fedpm("fit", "--config", f"configs/{name}", "--data.source", str(source), "--data.root", str(tmp_path),
-                "--rounds", "1", "--model.local_epochs", "1", "--data.num_clients", "2", "--data.participation", "1.0",
-                *narrow)
+    run = fedpm(
+        "fit",
+        "--config",
+        f"configs/{name}",
+        "--data.source",
+        str(source),
+        "--data.root",
+        str(tmp_path),
+        "--rounds",
+        "1",
+        "--model.local_epochs",
+        "1",
+        "--data.num_clients",
+        "2",
+        "--data.participation",
+        "1.0",
+        *narrow,
+    )
     assert run.code == 0 and len(run.rows) == 1
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("trial/")))
-def test_trial_configs_lie_over_their_base(fedpm, tmp_path, name):
-    source = images(tmp_path / "images", "label", 10)
-    run = fedpm("fit", "--config", "configs/cifar10_cnn.yaml", "--config", f"configs/{name}", "--data.source",
-                str(source), "--data.root", str(tmp_path), "--rounds", "1", "--data.limit_train", "20",
-                "--data.limit_test", "20", "--data.num_clients", "2")
+def test_trial_configs_lie_over_their_base(fedpm, tmp_path, tiny_cifar, name):
+    source = tiny_cifar["cifar10_"]
+    run = fedpm(
+        "fit",
+        "--config",
+        "configs/cifar10_cnn.yaml",
+        "--config",
+        f"configs/{name}",
+        "--data.source",
+        str(source),
+        "--data.root",
+        str(tmp_path),
+        "--rounds",
+        "1",
+        "--data.limit_train",
+        "20",
+        "--data.limit_test",
+        "20",
+        "--data.num_clients",
+        "2",
+    )
     assert run.code == 0
 
 
 @pytest.mark.parametrize("name", CONVEX)
 def test_convex_method_files_run_on_a_small_problem(fedpm, tmp_path, name):
     source = libsvm(tmp_path / "data.txt", rows=60, width=20)
-    run = fedpm("fit", "--config", "configs/a9a.yaml", "--config", f"configs/method/convex/{name}.yaml",
-                "--data.name", "libsvm", "--data.source", str(source), "--data.num_clients", "4",
-                "--data.partition.clients_size", "15", "--model.net.in_features", "20", "--rounds", "2",
-                "--data.root", str(tmp_path))
+    run = fedpm(
+        "fit",
+        "--config",
+        "configs/a9a.yaml",
+        "--config",
+        f"configs/method/convex/{name}.yaml",
+        "--data.name",
+        "libsvm",
+        "--data.source",
+        str(source),
+        "--data.num_clients",
+        "4",
+        "--data.partition.clients_size",
+        "15",
+        "--model.net.in_features",
+        "20",
+        "--rounds",
+        "2",
+        "--data.root",
+        str(tmp_path),
+    )
     assert run.code == 0 and len(run.rows) == 2
 
 

@@ -19,7 +19,8 @@ from fedpm_lightning.callbacks.aggregation import EmptyRoundError
 from fedpm_lightning.callbacks.progress import RoundProgress
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun
-from fedpm_lightning.data.federated import FederatedData
+from fedpm_lightning.data.federated import FederatedData, data_root
+from fedpm_lightning.data.registry import has_test_part
 from fedpm_lightning.module import BadClientError, DivergedError, FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
 
@@ -49,6 +50,8 @@ class FedpmCLI(LightningCLI):
             help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
         )
         parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
+        dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
+        parser.set_defaults({"data.partition": dirichlet})
         parser.link_arguments("rounds", "trainer.max_epochs")
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -98,10 +101,10 @@ class FedpmCLI(LightningCLI):
 
     def run_callbacks(self) -> list[Callback]:
         """Return what every run has: its files, a progress bar, W&B's metric axes and checkpoints."""
-        run_dir, data = Path(self.settings.run_dir), self.settings.data
+        run_dir = Path(self.settings.run_dir)
         config: dict[str, Any] = yaml.safe_load(self.dump_config())
         run_dir.mkdir(parents=True, exist_ok=True)
-        monitor, mode = choose_monitor(["test/acc"] if not data.val_fraction else ["val/acc", "test/acc"])
+        monitor, mode = choose_monitor(measured(self.settings))
         checkpoint = ModelCheckpoint(
             run_dir / "checkpoints",
             filename="best",
@@ -124,6 +127,19 @@ class FedpmCLI(LightningCLI):
         """Return the verb's complete configuration as YAML."""
         parser = self._parser(self.subcommand)
         return str(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"))
+
+
+def measured(settings: Any) -> list[str]:
+    """Return the figures of this configuration that may decide which round is best."""
+    data, callbacks = settings.data, _as_list(settings.trainer.callbacks)
+    keys = ["train/loss"]
+    if data.val_fraction:
+        keys.append("val/acc")
+    if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
+        keys.append("opt/gap")
+    if has_test_part(data.name, data.source, data_root(data.root)):
+        keys.append("test/acc")
+    return keys
 
 
 def choose_run_dir(settings: Any) -> Path:

@@ -66,7 +66,7 @@ class FederatedModule(LightningModule):
         weighting: Mixing weights of the clients that returned: by n_i (size) or equal (uniform).
         server_optimizer: How theta moves to the aggregate. Default: replacement. Any torch optimizer sees
             theta - aggregate as its gradient.
-        loss: The loss module. Default: cross-entropy.
+        loss: The loss module. Default: cross-entropy, or the logistic loss where the network has one output.
         l2: lambda of an explicit lambda/2 ||theta||^2 in every local objective.
         buffer_policy: Batch-norm statistics: mix (weighted mean), local (each client keeps its own) or freeze.
         on_bad_client: When a client's loss, update or curvature is not finite: stop with an error, or drop it.

@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import torch
 from torch.optim import Optimizer
 
-from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.local_model import LocalModel, no_autocast
 from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.types import Batch, Params
@@ -60,14 +60,17 @@ def local_loop(
     """
     steps, seen = 0, 0
     total = torch.zeros((), dtype=torch.float64, device=model.device)
+    # Asked once: a protocol's isinstance costs more than a small network's forward pass.
+    sees = optimizer if isinstance(optimizer, SeesBatches) else None
+    curved = optimizer if isinstance(optimizer, UsesCurvature) else None
     for inputs, targets in batches:
-        if isinstance(optimizer, SeesBatches):
-            optimizer.see(model, (inputs, targets))
-        wanted = optimizer.wants() if isinstance(optimizer, UsesCurvature) else ()
+        if sees is not None:
+            sees.see(model, (inputs, targets))
+        wanted = () if curved is None else curved.wants()
         loss, rows = model.gradient((inputs, targets), wanted)
-        with torch.autocast(model.device.type, enabled=False):
-            if wanted and isinstance(optimizer, UsesCurvature):
-                optimizer.observe(rows)
+        with no_autocast(model.device):
+            if curved is not None and wanted:
+                curved.observe(rows)
             if transform is not None:
                 transform(model.params)
             optimizer.step()

@@ -7,13 +7,14 @@ LightningModule's attributes, where it would enter the state dict, `parameters()
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
 from fedpm_lightning.curvature.layers import Layer, find_layers
 from fedpm_lightning.types import Batch, Params, clone_params
@@ -67,9 +68,15 @@ class LocalModel:
         self.zero_grad()
         with _fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
             loss = self.objective(self.net(inputs), targets, self.params)
-        with torch.autocast(inputs.device.type, enabled=False):
+        with no_autocast(inputs.device):
             loss.backward()
         return loss.detach(), dict(rows)
+
+    @torch.no_grad()
+    def value(self, batch: Batch) -> float:
+        """Return the objective on `batch` in evaluation mode (a line search); `.grad` stays as it is."""
+        with evaluating(self.net), torch.autocast(batch[0].device.type, enabled=False):
+            return float(self.objective(self.net(batch[0]), batch[1], self.params))
 
     def gradients(self) -> Params:
         """Return the current `.grad` of each leaf as copies; a leaf without one gives zeros."""
@@ -84,11 +91,16 @@ class LocalModel:
         return clone_params({k: b for k, b in self.buffers.items() if b.is_floating_point()})
 
 
-@contextmanager
-def _fresh_autocast(device: torch.device) -> Iterator[None]:
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context without autocast; one that costs nothing where autocast is off anyway."""
+    kind = device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def _fresh_autocast(device: torch.device) -> AbstractContextManager[object]:
     # A whole round runs inside ONE autocast region of Lightning's. Its cache of low-precision weights is only cleared
     # when that region ends, so without this every local step after the first would see the weights of the first.
     kind = device.type
-    enabled = torch.is_autocast_enabled(kind)
-    with torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), enabled=enabled, cache_enabled=False):
-        yield
+    if not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), cache_enabled=False)

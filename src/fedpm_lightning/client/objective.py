@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from fedpm_lightning.losses import ClassificationLoss
 from fedpm_lightning.types import Params
 
 
@@ -12,7 +13,8 @@ class Objective:
     """f_i(theta) = mean loss over the batch + l2/2 ||theta||^2.
 
     Args:
-        loss: A module (logits [B, ...], targets [B, ...]) -> mean loss []. Default: cross-entropy over classes.
+        loss: A module (logits [B, ...], targets [B, ...]) -> mean loss []. Default: cross-entropy over classes, the
+            logistic loss where the network has one output.
         l2: lambda >= 0.
 
     Raises:
@@ -22,7 +24,7 @@ class Objective:
     def __init__(self, loss: nn.Module | None = None, l2: float = 0.0) -> None:
         if not 0.0 <= l2 < float("inf"):
             raise ValueError(f"l2 must be a finite number of at least 0, got {l2}")
-        self.loss = nn.CrossEntropyLoss() if loss is None else loss
+        self.loss = ClassificationLoss() if loss is None else loss
         self.l2 = l2
 
     def __call__(self, logits: Tensor, targets: Tensor, params: Params) -> Tensor:

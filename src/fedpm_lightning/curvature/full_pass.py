@@ -47,7 +47,7 @@ def full_pass_factors(
     sums: dict[str, Tensor] = {}
     n: dict[str, int] = {}
     dtype: dict[str, torch.dtype] = {}
-    with _evaluating(net):
+    with evaluating(net):
         for inputs, _ in batches:
             with collect_input_rows(net, layers) as X:
                 functional_call(net, dict(params or {}), (inputs,))
@@ -61,7 +61,7 @@ def full_pass_factors(
 
 
 @contextmanager
-def _evaluating(net: nn.Module) -> Generator[None]:
+def evaluating(net: nn.Module) -> Generator[None]:
     """Switch to evaluation mode inside the block, and give every module its own mode back."""
     modes = {module: module.training for module in net.modules()}
     net.eval()

@@ -20,12 +20,14 @@ class DataRequest:
         source: Where it comes from: "torchvision", a local folder, or a Hugging Face Hub id.
         root: Folder for downloads and decoded copies.
         group_column: The source's column of client ids, or None.
+        width: Number of features of a LIBSVM file, or None to follow the set.
     """
 
     name: str
     source: str
     root: Path
     group_column: str | None = None
+    width: int | None = None
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ class FederatedData(LightningDataModule):
     """A data set spread over clients, resident on the training device.
 
     Args:
-        name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; any name for
-            a set of your own that `source` locates.
-        source: "torchvision" (downloads), a folder of parquet files or images, or a Hugging Face Hub id.
+        name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; a9a, w8a or libsvm
+            (LIBSVM text); any name for a set of your own that `source` locates.
+        source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, or a LIBSVM
+            file (its test part is <file>.t, if there is one).
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.
         num_clients: N.
         participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
@@ -46,6 +47,7 @@ class FederatedData(LightningDataModule):
         limit_train: Use a class-balanced subset of so many training samples (validation samples included).
         limit_test: Use a class-balanced subset of so many test samples.
         seed: Seed of hold-out, partition, cohorts and batches.
+        width: Number of features of a LIBSVM file; null is that of the named set, or else the largest index.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -68,6 +70,7 @@ class FederatedData(LightningDataModule):
         limit_train: int | None = None,
         limit_test: int | None = None,
         seed: int = 0,
+        width: int | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -77,6 +80,7 @@ class FederatedData(LightningDataModule):
             "eval_batch_size": eval_batch_size,
             "limit_train": limit_train,
             "limit_test": limit_test,
+            "width": width,
         }.items():
             if value is not None and value < 1:
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
@@ -84,11 +88,11 @@ class FederatedData(LightningDataModule):
             raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
         if seed < 0:
             raise ValueError(f"data.seed must be 0 or more, got {seed}")
-        self.root = Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
+        self.root = data_root(root)
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
         self.partition = Dirichlet(alpha=0.1) if partition is None else partition
-        self._request = DataRequest(name, source, self.root, self.partition.group_column)
+        self._request = DataRequest(name, source, self.root, self.partition.group_column, width)
         self.augment, self.val_fraction = augment, val_fraction
         self.limit_train, self.limit_test = limit_train, limit_test
         self._settings = BatchSettings(seed, batch_size, drop_last, eval_batch_size)
@@ -190,6 +194,11 @@ class FederatedData(LightningDataModule):
         if isinstance(batch, Cohort):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+
+def data_root(root: str | None) -> Path:
+    """Return the folder for downloads: `root`, else $FEDPM_DATA, else one in the user's cache."""
+    return Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
 
 
 def cohort_size(num_clients: int, participation: float | None, clients_per_round: int | None) -> int:

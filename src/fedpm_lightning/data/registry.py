@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.digits import load_digits
 from fedpm_lightning.data.image_specs import SPECS
+from fedpm_lightning.data.libsvm import WIDTHS, load_libsvm, test_file, train_file
 from fedpm_lightning.data.vision import load_images
 
 Loader = Callable[[DataRequest], ArraySet]
 
-LOADERS: dict[str, Loader] = {"digits": load_digits, **dict.fromkeys(SPECS, load_images)}
+LOADERS: dict[str, Loader] = {
+    "digits": load_digits,
+    **dict.fromkeys(SPECS, load_images),
+    **dict.fromkeys(WIDTHS, load_libsvm),
+}
 """The named data sets."""
 
 
@@ -31,3 +37,12 @@ def load(request: DataRequest) -> ArraySet:
             "images or parquet files or a Hugging Face Hub id"
         )
     return (loader or load_images)(request)
+
+
+def has_test_part(name: str, source: str, root: Path) -> bool:
+    """Tell, without reading it, whether a set comes with test samples: all do, but LIBSVM files may not.
+
+    Raises:
+        MissingDataError: If a LIBSVM set is not on this machine.
+    """
+    return name not in WIDTHS or test_file(train_file(name, source, root)) is not None

@@ -26,7 +26,7 @@ class Method(ABC):
     weightings: ClassVar[tuple[str, ...]] = ("size", "uniform")
     """The mixing weights under which the method is defined."""
 
-    needs_preparation: ClassVar[bool] = False
+    needs_preparation: bool = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""
 
     num_clients: int = 0

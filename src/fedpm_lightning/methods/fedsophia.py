@@ -42,7 +42,7 @@ class FedSophia(Method):
         beta1: float = 0.9,
         beta2: float = 0.95,
         rho: float = 1.0,
-        eps: float = 1e-3,
+        eps: float = 1e-2,
         tau: int = 10,
         weight_decay: float = 0.0,
     ) -> None:

@@ -1,7 +1,7 @@
 """LTDA: local Newton steps along a Hessian diagonal found in linear time, a weighted mean of the parameters.
 
-Sen: Linear-Time Diagonal Approximation of the Hessian for federated learning (OpenReview 5qW5EXGxoM). The diagonal comes
-from ONE row of the client's Hessian under a rank-one assumption; see optim/diagonal_newton.py:
+Sen (OpenReview 5qW5EXGxoM): Hessian diagonals for federated learning from the first row of the Hessian alone, in linear
+time. The row gives the diagonal under a rank-one assumption; see optim/diagonal_newton.py:
 
     theta_i <- theta_i - eta g_i / (|row_j^2 / row_r| + rho)
 
@@ -34,7 +34,7 @@ class LTDA(Method):
         ValueError: If a value is outside its range.
     """
 
-    def __init__(self, lr: float = 0.1, rho: float = 1.0, weight_decay: float = 0.0, max_rows: int = 16) -> None:
+    def __init__(self, lr: float = 0.03, rho: float = 0.1, weight_decay: float = 0.0, max_rows: int = 16) -> None:
         self.lr, self.rho = positive("lr", lr), positive("rho", rho)
         self.weight_decay = at_least("weight_decay", weight_decay, 0.0)
         self.max_rows = int(at_least("max_rows", max_rows, 1))

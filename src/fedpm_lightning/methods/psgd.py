@@ -39,7 +39,7 @@ class PSGD(Method):
         ValueError: If a value is outside its range.
     """
 
-    def __init__(self, lr: float = 0.1, batch: GradientBatch = "full") -> None:
+    def __init__(self, lr: float = 0.5, batch: GradientBatch = "full") -> None:
         self.lr = positive("lr", lr)
         if batch not in ("full", "one"):
             raise ValueError(f"batch must be full or one, got {batch!r}")

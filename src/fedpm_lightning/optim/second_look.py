@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
@@ -12,7 +12,7 @@ from fedpm_lightning.client.local_model import LocalModel
 
 
 @contextmanager
-def second_look(model: LocalModel, inputs: Tensor) -> Iterator[Tensor]:
+def second_look(model: LocalModel, inputs: Tensor) -> Generator[Tensor]:
     """Yield the logits of `inputs` at theta_i, differentiable and in full precision.
 
     The network stays in its mode, but running statistics are fed into copies: the batch counts once, in the step's own

@@ -9,8 +9,8 @@ Fed-Sophia (arXiv:2406.06655) runs it on clients:
                       theta <- theta - lr weight_decay theta
                       theta <- theta - lr clip(m / max(h, eps), rho)
 
-Labels are SAMPLED from the model: then E[hhat] is the diagonal of the Gauss-Newton matrix of the log-likelihood. With the
-true labels it would be the empirical Fisher. One output is a binary logit. The draws come from torch's global
+Labels are SAMPLED from the model: then E[hhat] is the diagonal of the Gauss-Newton matrix of the log-likelihood. With
+the true labels it would be the empirical Fisher. One output is a binary logit. The draws come from torch's global
 generator, which the frame seeds by (seed, round, client).
 
 Deviations: Liu et al. write max(gamma h, eps) and clip at 1; here gamma is 1 and rho the bound. Neither average is

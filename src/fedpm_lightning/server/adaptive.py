@@ -1,6 +1,6 @@
 """FedAdam, FedYogi and FedAdagrad: adaptive server optimizers.
 
-Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive Federated Optimization (ICLR 2021), Algorithm 2.
+Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan: Adaptive Federated Optimization (ICLR 2021), Alg. 2.
 With the pseudo-gradient D = target - theta of a round, elementwise and WITHOUT bias correction:
 
     m <- beta1 m + (1 - beta1) D
@@ -9,8 +9,8 @@ With the pseudo-gradient D = target - theta of a round, elementwise and WITHOUT 
     v <- beta2 v + (1 - beta2) D^2                      FedAdam
     theta <- theta + lr m / (sqrt(v) + tau)
 
-m_0 = 0. v_0 = tau^2 unless given: the paper asks for v_0 >= tau^2 and leaves the value open. torch.optim.Adam is another
-method: it corrects the bias and starts from v = 0. As for every server optimizer, `.grad` is theta - target = -D.
+m_0 = 0. v_0 = tau^2 unless given: the paper asks for v_0 >= tau^2 and leaves the value open. torch.optim.Adam is
+another method: it corrects the bias and starts from v = 0. As for every server optimizer, `.grad` is theta - target = -D.
 
 Deviations: D is the mean by `model.weighting` (the paper: uniform); the paper runs FedAdagrad with beta1 = 0.
 """
@@ -81,7 +81,7 @@ class FedAdagrad(AdaptiveServer):
     """v <- v + D^2. Arguments as in `AdaptiveServer`."""
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None
+        self, params: Iterable[Tensor], lr: float = 0.03, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None
     ) -> None:
         super().__init__(params, lr, beta1, tau, v0)
 
@@ -96,7 +96,7 @@ class FedYogi(AdaptiveServer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.01,
+        lr: float = 0.03,
         beta1: float = 0.9,
         beta2: float = 0.99,
         tau: float = 1e-3,
@@ -115,7 +115,7 @@ class FedAdam(AdaptiveServer):
     def __init__(
         self,
         params: Iterable[Tensor],
-        lr: float = 0.01,
+        lr: float = 0.03,
         beta1: float = 0.9,
         beta2: float = 0.99,
         tau: float = 1e-3,

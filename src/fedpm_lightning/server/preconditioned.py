@@ -6,11 +6,11 @@ The server keeps two running sums a layer, so memory does not grow with the coho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from torch import Tensor
 
-from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean, RunningPreconditionedMix
@@ -20,15 +20,37 @@ PRECONDITIONERS = "P"
 """Key of the uploaded preconditioners in `ClientUpdate.message`: layer name -> P_i."""
 
 
+class Block(Protocol):
+    """Parameters that share one P: a layer (FOOF), or all leaves (a Hessian, its diagonal)."""
+
+    @property
+    def name(self) -> str:
+        """The key of its P in the message."""
+        ...
+
+    @property
+    def params(self) -> list[str]:
+        """The names of its parameters."""
+        ...
+
+    def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Lay the parameters out as W [*, out, d], to be multiplied by P [*, d, d] from the right."""
+        ...
+
+    def unpack(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Params:
+        """Undo `matrix`."""
+        ...
+
+
 class PreconditionedAggregator(Aggregator):
     """Streams sum w_i P_i and sum w_i (W_i - W) P_i for each layer.
 
     Args:
         theta: The round's starting weights W, by parameter name.
-        layers: The layers that carry a preconditioner.
+        layers: The blocks of parameters that carry a preconditioner.
     """
 
-    def __init__(self, theta: Params, layers: Sequence[Layer]) -> None:
+    def __init__(self, theta: Params, layers: Sequence[Block]) -> None:
         self._theta = theta
         self._layers = layers
         self._mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}

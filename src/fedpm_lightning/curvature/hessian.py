@@ -1,0 +1,177 @@
+"""The exact Hessian of a local objective, l2 term included, over all leaves flattened (`FlatLayer`'s order).
+
+A linear model with one logit has a closed form (logistic.py). Everything else goes through torch.func, reverse over
+reverse in chunks of rows. All of it is float64, whatever the network's dtype, and runs in evaluation mode: dropout
+does not act and running statistics stay as they are.
+
+Cost: n d^2 in closed form, d backward passes otherwise; d^2 numbers. `check_size` refuses what cannot fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev
+
+from fedpm_lightning.curvature.flat import FlatLayer
+from fedpm_lightning.curvature.full_pass import evaluating
+from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.curvature.logistic import logistic_diagonal, logistic_hessian
+from fedpm_lightning.curvature.math import full_precision, input_rows
+from fedpm_lightning.losses import ClassificationLoss, one_logit
+from fedpm_lightning.types import Batch, Params
+
+MAX_BYTES = 2**30
+"""The largest d x d float64 matrix that a method may ask for, in bytes: d up to 11,585."""
+
+_ROWS_AT_ONCE = 128
+
+
+class LocalObjective(Protocol):
+    """f_i = mean loss + l2/2 ||theta||^2 (client/objective.py)."""
+
+    @property
+    def loss(self) -> nn.Module:
+        """The loss of a batch of logits."""
+        ...
+
+    @property
+    def l2(self) -> float:
+        """The regulariser's lambda."""
+        ...
+
+    def __call__(self, logits: Tensor, targets: Tensor, params: Params) -> Tensor:
+        """Return f_i."""
+        ...
+
+
+class LocalProblem(Protocol):
+    """A network at theta_i with its objective (client/local_model.py)."""
+
+    @property
+    def net(self) -> nn.Module:
+        """The network."""
+        ...
+
+    @property
+    def params(self) -> Params:
+        """Its trainable leaves, theta_i."""
+        ...
+
+    @property
+    def objective(self) -> LocalObjective:
+        """The local objective."""
+        ...
+
+
+def check_size(layer: FlatLayer, what: str) -> str:
+    """Return a line for the start of a run, or refuse a network whose Hessian would not fit.
+
+    Raises:
+        ValueError: Naming the number of parameters and the bytes it would take.
+    """
+    size = 8 * layer.d**2
+    if size > MAX_BYTES:
+        raise ValueError(
+            f"{what} needs the full Hessian: {layer.d:,} parameters squared in float64 are {size / 1e9:,.1f} GB, "
+            f"the limit is {MAX_BYTES / 1e9:,.1f} GB; use a smaller network, or FedPM with preconditioner foof"
+        )
+    return f"{what}: full Hessian over {layer.d:,} parameters, {size / 1e6:,.1f} MB a matrix"
+
+
+def hessian(problem: LocalProblem, batch: Batch) -> Tensor:
+    """Return the Hessian of f_i on one batch at theta_i, float64 [d, d], symmetric."""
+    linear = logistic_rows(problem, batch[0])
+    if linear is not None:
+        return logistic_hessian(*linear, problem.objective.l2)
+    return autodiff_hessian(problem, batch)
+
+
+def hessian_diagonal(problem: LocalProblem, batch: Batch) -> Tensor:
+    """Return the diagonal of the Hessian of f_i on one batch, float64 [d]; exact, so d^2 without a closed form."""
+    linear = logistic_rows(problem, batch[0])
+    if linear is not None:
+        return logistic_diagonal(*linear, problem.objective.l2)
+    return autodiff_hessian(problem, batch).diagonal().clone()
+
+
+def over_batches(
+    curvature: Callable[[LocalProblem, Batch], Tensor], problem: LocalProblem, batches: Iterable[Batch]
+) -> Tensor:
+    """Return `hessian` [d, d] or `hessian_diagonal` [d] over a whole local set given in chunks.
+
+    Raises:
+        ValueError: If there are no batches.
+    """
+    total, n = None, 0
+    for batch in batches:
+        size = len(batch[1])
+        part = curvature(problem, batch).mul_(size)
+        total, n = part if total is None else total.add_(part), n + size
+    if total is None:
+        raise ValueError("no batches to take the Hessian of; a client needs at least one sample")
+    return total.div_(n)
+
+
+def logistic_rows(problem: LocalProblem, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return (X [n, d], w [d]) in float64 if the objective is one-logit logistic regression, else None.
+
+    It is, when one Linear layer holds all leaves and its output is the network's; what stands before it is fixed.
+    """
+    layers = find_layers(problem.net)
+    single = len(layers) == 1 and set(layers[0].params) == set(problem.params) and layers[0].out == 1
+    if not (single and isinstance(problem.objective.loss, ClassificationLoss | nn.BCEWithLogitsLoss)):
+        return None
+    x = last_input(problem.net, layers[0], inputs)
+    if x is None:
+        return None
+    return input_rows(x.double(), layers[0]), layers[0].matrix(problem.params).detach().double()[0]
+
+
+@torch.no_grad()
+def last_input(net: nn.Module, layer: Layer, inputs: Tensor) -> Tensor | None:
+    """Return the input [n, in] of `layer` if its output is the network's output, else None."""
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
+        seen.append((given[0], output))
+
+    handle = net.get_submodule(layer.name).register_forward_hook(look)
+    try:
+        with evaluating(net), full_precision(inputs.device):
+            logits = net(inputs)
+    finally:
+        handle.remove()
+    if len(seen) == 1 and seen[0][1] is logits and one_logit(logits):
+        return seen[0][0]
+    return None
+
+
+def autodiff_hessian(problem: LocalProblem, batch: Batch) -> Tensor:
+    """Return the Hessian by torch.func, float64 [d, d], symmetrised."""
+    layer, net = FlatLayer.of(problem.params), problem.net
+    x, y = doubled(batch[0]), batch[1]
+    fixed = fixed_tensors(problem)
+
+    def f(theta: Tensor) -> Tensor:
+        params = layer.split(theta)
+        return problem.objective(functional_call(net, {**fixed, **params}, (x,)), y, params)
+
+    theta = layer.vector(problem.params).detach().double()
+    with evaluating(net), full_precision(x.device):
+        H = cast(Tensor, jacrev(grad(f), chunk_size=_ROWS_AT_ONCE)(theta))
+    return ((H + H.mT) / 2).detach()
+
+
+def fixed_tensors(problem: LocalProblem) -> Params:
+    """Return the network's frozen parameters and buffers in float64."""
+    named = {**dict(problem.net.named_parameters()), **dict(problem.net.named_buffers())}
+    return {name: doubled(t.detach()) for name, t in named.items() if name not in problem.params}
+
+
+def doubled(tensor: Tensor) -> Tensor:
+    """Return a floating tensor in float64; others as they are."""
+    return tensor.double() if tensor.is_floating_point() else tensor

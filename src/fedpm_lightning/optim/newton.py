@@ -1,0 +1,177 @@
+"""Newton's method as a local optimizer: theta_i <- theta_i - lr P_i^-1 g, P_i = H_i(theta_i) + delta I, in float64.
+
+    optimizer.see(model, batch)      # P_i at theta_i, on the batch whose gradient follows
+    model.gradient(batch)
+    optimizer.step()
+
+`hessian` takes the full Hessian of the local objective (l2 included), `diagonal` its diagonal. Cholesky, with the
+damping raised where the matrix is not definite (curvature/damping.py). `preconditioners()` returns the LAST P_i that a
+step used, which is what FedPM uploads (arXiv:2511.09100).
+
+Weight decay joins the gradient before P^-1 and momentum acts on the preconditioned step, as in optim/foof.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedpm_lightning.checks import at_least, fraction
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.curvature.damping import DampingMode, check_damping, damping
+from fedpm_lightning.curvature.flat import DiagonalLayer, DiagonalPreconditioner, FlatLayer
+from fedpm_lightning.curvature.hessian import LocalProblem, hessian, hessian_diagonal, over_batches
+from fedpm_lightning.curvature.math import full_precision
+from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.types import Batch, Params
+
+Curvature: TypeAlias = Literal["hessian", "diagonal"]
+
+ARMIJO, HALVINGS = 1e-4, 30
+"""Sufficient decrease: f(theta - t s) <= f(theta) - ARMIJO t g s, t = lr, lr/2, ...; past HALVINGS no step is taken."""
+
+
+class Newton(torch.optim.Optimizer):
+    """Newton steps over all leaves at once.
+
+    Args:
+        params: Parameter name -> leaf.
+        lr: eta.
+        curvature: `hessian` or `diagonal`.
+        damping: delta.
+        damping_mode: `absolute`, or `relative` to trace(H)/d.
+        momentum: In [0, 1).
+        weight_decay: Joins the gradient.
+        inv_every: Steps between two Hessians.
+        line_search: Whether to halve lr until the batch's objective decreases enough (Armijo).
+
+    Raises:
+        ValueError: If a hyper-parameter is outside its range.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, Tensor],
+        lr: float = 1.0,
+        curvature: Curvature = "hessian",
+        damping: float = 0.0,
+        damping_mode: DampingMode = "absolute",
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        inv_every: int = 1,
+        line_search: bool = False,
+    ) -> None:
+        check_damping(damping, damping_mode)
+        if inv_every < 1:
+            raise ValueError(f"inv_every must be at least 1, got {inv_every}; 1 means at every step")
+        defaults = {
+            "lr": at_least("lr", lr, 0),
+            "momentum": fraction("momentum", momentum),
+            "weight_decay": at_least("weight_decay", weight_decay, 0),
+        }
+        super().__init__(list(params.values()), defaults)
+        self.leaves: Params = dict(params)
+        self.layer = (FlatLayer if curvature == "hessian" else DiagonalLayer).of(params)
+        self.damping = damping
+        self.damping_mode: DampingMode = damping_mode
+        self.inv_every, self.line_search = inv_every, line_search
+        self.steps_taken = 0
+        self._used: Preconditioner | None = None
+        self._objective: Callable[[], float] | None = None
+        self._momentum: Tensor | None = None
+
+    @torch.no_grad()
+    def see(self, model: LocalModel, batch: Batch) -> None:
+        """Take the curvature of the batch at theta_i; `.grad` and theta_i stay as they are."""
+        if self.steps_taken % self.inv_every == 0:
+            with full_precision(batch[0].device), torch.enable_grad():
+                self._used = newton_preconditioner(self.layer, model, [batch], self.damping, self.damping_mode)
+        if self.line_search:
+            self._objective = lambda: model.value(batch)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step with the leaves' `.grad`.
+
+        Args:
+            closure: Not supported, because the Hessian belongs to the batch that was seen.
+
+        Raises:
+            CurvatureError: If the Hessian is not finite, or not positive definite at any allowed damping.
+            RuntimeError: If `see` was not called.
+            ValueError: If a closure is given.
+        """
+        if closure is not None:
+            raise ValueError("Newton.step takes no closure: call see() and model.gradient() before it")
+        if self._used is None:
+            raise RuntimeError("Newton.step before see(): the Hessian of this batch is missing")
+        group = self.param_groups[0]
+        g = self._gradient(group["weight_decay"])
+        step = self._used.solve(g)
+        if group["momentum"]:
+            step = step if self._momentum is None else self._momentum.mul_(group["momentum"]).add_(step)
+            self._momentum = step.clone()
+        self._move(step, float((g * step).sum()), group["lr"])
+        self.steps_taken += 1
+        return None
+
+    def _gradient(self, weight_decay: float) -> Tensor:
+        """Return g + wd theta in the layer's layout, float64."""
+        zero = {name: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for name, leaf in self.leaves.items()}
+        g = self.layer.matrix(zero).double()
+        return g.add_(self.layer.matrix(self.leaves).double(), alpha=weight_decay) if weight_decay else g
+
+    def _move(self, step: Tensor, slope: float, lr: float) -> None:
+        """Set theta - lr step, with lr halved by the line search where there is one."""
+        start = {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
+        if not self.line_search or self._objective is None:
+            self._set(start, step, lr)
+            return
+        before = self._objective()
+        for halving in range(HALVINGS):
+            t = lr * 0.5**halving
+            self._set(start, step, t)
+            # Rounding: at the minimum no decrease is measurable, and the full step is as good as any.
+            if self._objective() <= before - ARMIJO * t * slope + 4 * torch.finfo(torch.float64).eps * abs(before):
+                return
+        self._set(start, step, 0.0)
+
+    def _set(self, start: Params, step: Tensor, lr: float) -> None:
+        theta = self.layer.matrix(start).double() - lr * step
+        for name, value in self.layer.unpack(theta, self.leaves).items():
+            self.leaves[name].copy_(value)
+
+    def preconditioners(self, mix_damping: float | None = None) -> dict[str, Preconditioner]:
+        """Return the LAST P_i that a step used, as a client uploads it (no Cholesky factor).
+
+        Args:
+            mix_damping: Another delta over the same H, in the same `damping_mode`; None: the delta used.
+
+        Raises:
+            RuntimeError: If no batch was seen.
+            ValueError: If `mix_damping` is negative or not finite.
+        """
+        if self._used is None:
+            raise RuntimeError("Newton.preconditioners before any step")
+        used, delta = self._used, mix_damping
+        return {self.layer.name: used.message() if delta is None else used.with_damping(delta, self.damping_mode)}
+
+
+def newton_preconditioner(
+    layer: FlatLayer, problem: LocalProblem, batches: Iterable[Batch], delta: float, mode: DampingMode
+) -> Preconditioner:
+    """Return P = H + delta I over the batches at theta_i, not factorised; diag(H) where `layer` is a DiagonalLayer.
+
+    Raises:
+        ValueError: If there are no batches.
+    """
+    if isinstance(layer, DiagonalLayer):
+        h = over_batches(hessian_diagonal, problem, batches)
+        undamped = DiagonalPreconditioner(layer.name, h[..., None, None], torch.zeros_like(h))
+    else:
+        H = over_batches(hessian, problem, batches)
+        undamped = DensePreconditioner(layer.name, H, H.new_zeros(()))
+    return undamped.with_damping(delta, mode)
