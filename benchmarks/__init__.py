@@ -1,1 +1,1 @@
-"""Benchmarks: what a round costs beside a bare loop, whether memory grows, and where a second-order step's time goes."""
+"""What a round costs beside a bare loop, whether memory grows, and where a second-order step spends its time."""

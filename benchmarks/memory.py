@@ -60,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--rounds", nargs=2, type=int, default=[5, 30], metavar=("FEW", "MANY"))
     parser.add_argument("--json", help="write the raw figures to this file")
-    parser.add_argument("--in-process", action="store_true", help="no process of its own for each run: quick, less exact")
+    parser.add_argument(
+        "--in-process", action="store_true", help="no process of its own for each run: quick, less exact"
+    )
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     return parser
 
@@ -84,7 +86,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Memory]:
             lines.append(row(setting, method, memory))
     few, many = arguments.rounds
     points = [f"{name} {part}" for name in ("RSS", "trimmed", "tensors") for part in (few, many, "ratio")]
-    report(f"memory in MiB after {few} and {many} rounds", table(["data", "method", *points], lines), figures, arguments.json)
+    report(
+        f"memory in MiB after {few} and {many} rounds",
+        table(["data", "method", *points], lines),
+        figures,
+        arguments.json,
+    )
     return figures
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,8 @@ def take_turns(arguments: argparse.Namespace, argv: Sequence[str]) -> dict[str, 
                 figures[name].append(measure(make_task(arguments), name))
             else:
                 figures[name].append(isolated("benchmarks.round_cost", [*argv, "--only", name]))
+            cpu = figures[name][-1]["cpu_s"]
+            print(f"turn {turn + 1}/{arguments.pairs}: {name}, {1e3 * cpu:.1f} ms CPU", file=sys.stderr, flush=True)
     return figures
 
 
@@ -80,15 +83,15 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--data.source", dest="source", help="where CIFAR-10 is (default: made-up images)")
     parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
     parser.add_argument("--json", help="write the raw figures to this file")
-    parser.add_argument("--in-process", action="store_true", help="no process of its own for each run: quick, less exact")
+    parser.add_argument(
+        "--in-process", action="store_true", help="no process of its own for each run: quick, less exact"
+    )
     parser.add_argument("--only", choices=CONTESTANTS, help=argparse.SUPPRESS)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, list[Figures]]:
     """Run the benchmark and print its table; return the raw figures by contestant."""
-    import sys
-
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
     if arguments.only:
@@ -98,7 +101,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[Figures]]:
         arguments.contestants.insert(0, BARE)
     figures = take_turns(arguments, words)
     header = ["round of", "wall / bare", "CPU / bare", "CPU ms", "train loss", "test loss", "peak MiB"]
-    report(f"round_cost --task {arguments.task}, {arguments.pairs} turns", table(header, rows(figures)), figures, arguments.json)
+    report(
+        f"round_cost --task {arguments.task}, {arguments.pairs} turns",
+        table(header, rows(figures)),
+        figures,
+        arguments.json,
+    )
     return figures
 
 

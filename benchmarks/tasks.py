@@ -1,7 +1,7 @@
 """The two tasks of the benchmarks, written once: the bare loop and `fedpm fit` are both built from a `Task`.
 
-    cnn        CIFAR-10's shape, 10 clients, the two-convolution CNN, batch 64: steps that cost something
-    overhead   logistic regression 60 -> 10, 100 clients of 20 samples, 10 a round, batch 10: steps that cost nothing
+cnn        CIFAR-10's shape, 10 clients, the two-convolution CNN, batch 64: steps that cost something
+overhead   logistic regression 60 -> 10, 100 clients of 20 samples, 10 a round, batch 10: steps that cost nothing
 """
 
 from __future__ import annotations
@@ -125,5 +125,3 @@ def overhead(images: int = 2_000, rounds: int = 50, source: str | None = None) -
 
 
 TASKS: dict[str, Callable[..., Task]] = {"cnn": cnn, "overhead": overhead}
-
-

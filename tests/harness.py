@@ -13,6 +13,7 @@ from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.schedules import Constant, Schedule
+from fedpm_lightning.rng import seeded
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.types import Batch, Broadcast, ClientUpdate, LocalWork, Params, clone_params
 
@@ -59,7 +60,7 @@ class Rounds:
     loss: nn.Module | None = None
     l2: float = 0.0
     weighting: str = "uniform"
-    schedule: Schedule = Constant()
+    schedule: Schedule = field(default_factory=Constant)
 
     def __post_init__(self) -> None:
         self.model = LocalModel(self.net, Objective(self.loss, self.l2))
@@ -96,8 +97,9 @@ class Rounds:
         aggregator = self.method.aggregator(broadcast, self.server)
         self.updates = []
         for data in chosen:
-            client = self.client(data, broadcast)
-            update = self.method.client_update(client)
+            with seeded(0, "client", self.round, data.client):  # as the frame does
+                client = self.client(data, broadcast)
+                update = self.method.client_update(client)
             self.states[data.client] = client.state
             self.updates.append(update)
             aggregator.add(update, self.weight(data))

@@ -11,11 +11,13 @@ import fedpm_lightning
 
 PACKAGE = Path(fedpm_lightning.__file__).parent
 # Each folder or module, and what of this package it may import (besides itself).
-BASE = {"types", "rng", "checks"}
+BASE = {"types", "rng", "checks", "losses", "errors"}
 ALLOWED = {
     "types": set(),
     "rng": set(),
     "checks": set(),
+    "losses": set(),
+    "errors": set(),
     "schedules": {"checks"},
     "curvature": BASE,
     "optim": BASE | {"curvature", "client"},

@@ -25,6 +25,7 @@ from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.rng import seeded
@@ -48,10 +49,6 @@ Weighting: TypeAlias = Literal["size", "uniform"]
 
 class BadClientError(RuntimeError):
     """A client's training gave NaN or Inf, or its curvature could not be factorised."""
-
-
-class DivergedError(RuntimeError):
-    """The global model is no longer finite."""
 
 
 class FederatedModule(LightningModule):

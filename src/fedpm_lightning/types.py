@@ -106,12 +106,15 @@ class ClientData(Protocol):
         ...
 
 
-@dataclass
 class Cohort:
-    """The one batch of a training epoch: the clients that take part in a round, with their data."""
+    """The one batch of a training epoch: the clients that take part in a round, with their data.
 
-    round: int
-    clients: list[ClientData]
+    Not a dataclass: Lightning's precision plugins (64-true) rebuild those field by field, down to the clients' data.
+    """
+
+    def __init__(self, round: int, clients: list[ClientData]) -> None:
+        self.round = round
+        self.clients = clients
 
     @property
     def ids(self) -> list[int]:

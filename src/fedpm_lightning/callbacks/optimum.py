@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, doubled, hessian
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.types import Batch, Cohort, Params
 
 if TYPE_CHECKING:
@@ -24,45 +24,67 @@ if TYPE_CHECKING:
 class Optimum(FederatedCallback):
     """Records opt/gap = f(theta) - f*, opt/distance = ||theta - theta*|| and opt/grad_norm = ||grad f(theta)||.
 
-    f = sum w_i f_i over ALL clients, with the module's weighting and its l2 term. theta* comes from a centralised Newton
-    iteration in float64 before the first round; it is computed again, not restored, when a run resumes.
+    f = sum w_i f_i over ALL clients, with the module's weighting and its l2 term. theta* comes from a centralised
+    Newton iteration in float64 before the first round; it is computed again, not restored, when a run resumes.
 
     Args:
         tolerance: Newton ends when ||grad f|| falls below it, or no step lowers f any more.
         max_steps: Most Newton steps.
+        diverged_at: The run stops as diverged once the gap exceeds so many times f(0), the objective's value at
+            theta = 0; null never stops. NaN or Inf stops it anyway, but a second-order method on a bounded gradient may
+            swing at any distance without ever reaching them.
 
     Raises:
         ValueError: When training starts, if the task has no optimum that Newton reaches (l2 = 0 on separable data, a
             network that is not convex) or is too large for a full Hessian.
     """
 
-    def __init__(self, tolerance: float = 1e-13, max_steps: int = 100) -> None:
-        self.tolerance, self.max_steps = tolerance, max_steps
+    def __init__(self, tolerance: float = 1e-13, max_steps: int = 100, diverged_at: float | None = 100.0) -> None:
+        self.tolerance, self.max_steps, self.diverged_at = tolerance, max_steps, diverged_at
+        self.limit = float("inf")
         self.optimum, self.minimum = torch.zeros(0), float("nan")
+        self._problem: CentralProblem | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find theta* and record where theta_0 stands."""
         module = cast("FederatedModule", pl_module)
         module.check_network()
         with torch.enable_grad():
-            problem = CentralProblem(module)
-            check_size(problem.layer, "the Optimum callback")
-            self.optimum, self.minimum = newton(problem, self.tolerance, self.max_steps)
+            self._problem = CentralProblem(module)
+            check_size(self._problem.layer, "the Optimum callback")
+            self.optimum, self.minimum = newton(self._problem, self.tolerance, self.max_steps)
+            if self.diverged_at is not None:
+                self._problem.move(torch.zeros_like(self.optimum))
+                self.limit = self.diverged_at * self._problem.value()
         module.say(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
         self.record(module)
 
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Free the copies of model and data."""
+        self._problem = None
+
     def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Record the round."""
-        self.record(cast("FederatedModule", module))
+        gap = self.record(cast("FederatedModule", module))
+        if gap > self.limit:
+            raise DivergedError(
+                f"round {cohort.round + 1}: opt/gap {gap:.3g} is beyond {self.limit:.3g}, {self.diverged_at:g} times "
+                "the objective at zero; the last checkpoint stays. Start nearer, lower the learning rate or raise the "
+                "damping"
+            )
 
-    def record(self, module: FederatedModule) -> None:
-        """Put the three figures of the global model into the round's row."""
-        with torch.enable_grad(), torch.autocast(module.device.type, enabled=False):
-            problem = CentralProblem(module)
+    def record(self, module: FederatedModule) -> float:
+        """Put the three figures of the global model into the round's row; return the gap."""
+        problem = self._problem
+        if problem is None:
+            raise RuntimeError("Optimum.record outside of fit: there is no theta* to compare with")
+        with torch.enable_grad(), torch.autocast(problem.model.device.type, enabled=False):
+            problem.move(problem.layer.vector(module.theta).detach())
             value, gradient = problem.value_and_gradient()
         module.record("opt/gap", value - self.minimum)
         module.record("opt/distance", float((problem.theta() - self.optimum).norm()))
         module.record("opt/grad_norm", float(gradient.norm()))
+        return value - self.minimum
 
 
 class CentralProblem:
@@ -70,22 +92,23 @@ class CentralProblem:
 
     Args:
         module: The federated module, with its trainer's data.
+
+    Attributes:
+        batches: (w_i, client i's whole local set) of every client that has samples.
     """
 
     def __init__(self, module: FederatedModule) -> None:
-        self.data: Any = cast(Any, module.trainer).datamodule
+        data: Any = cast(Any, module.trainer).datamodule
         self.model = LocalModel(module.net, module.objective)
         self.model.net.double().eval()
         self.layer = FlatLayer.of(self.model.params)
-        sizes = [self.data.client(k).num_samples for k in range(self.data.num_clients)]
-        raw = [float(n) if module.weighting == "size" else float(n > 0) for n in sizes]
-        self.clients = [(k, n, w / sum(raw)) for k, (n, w) in enumerate(zip(sizes, raw, strict=True)) if n]
-
-    def batches(self) -> Iterator[tuple[float, Batch]]:
-        """Yield (w_i, client i's whole local set)."""
-        for k, n, weight in self.clients:
-            for x, y in self.data.client(k).everything(n):
-                yield weight, (doubled(x), y)
+        clients = [client for client in map(data.client, range(data.num_clients)) if client.num_samples]
+        weights = [float(c.num_samples) if module.weighting == "size" else 1.0 for c in clients]
+        self.batches: list[tuple[float, Batch]] = [
+            (weight / sum(weights), (doubled(x), y))
+            for client, weight in zip(clients, weights, strict=True)
+            for x, y in client.everything(client.num_samples)
+        ]
 
     def theta(self) -> Tensor:
         """Return theta, float64 [d]."""
@@ -99,12 +122,12 @@ class CentralProblem:
 
     def value(self) -> float:
         """Return f(theta)."""
-        return sum(weight * self.model.value(batch) for weight, batch in self.batches())
+        return sum(weight * self.model.value(batch) for weight, batch in self.batches)
 
     def value_and_gradient(self) -> tuple[float, Tensor]:
         """Return f(theta) and its gradient [d]."""
         value, total = 0.0, torch.zeros_like(self.theta())
-        for weight, batch in self.batches():
+        for weight, batch in self.batches:
             loss, _ = self.model.gradient(batch)
             value += weight * float(loss)
             total += weight * self.layer.vector(self.model.gradients())
@@ -112,38 +135,44 @@ class CentralProblem:
 
     def hessian(self) -> Tensor:
         """Return the Hessian of f, [d, d]."""
-        H = torch.zeros(self.layer.d, self.layer.d, dtype=torch.float64, device=self.model.device)
-        for weight, batch in self.batches():
-            H += weight * hessian(self.model, batch)
-        return H
+        total = torch.zeros(self.layer.d, self.layer.d, dtype=torch.float64, device=self.model.device)
+        for weight, batch in self.batches:
+            total.add_(hessian(self.model, batch), alpha=weight)
+        return total
 
 
 def newton(problem: CentralProblem, tolerance: float, max_steps: int) -> tuple[Tensor, float]:
-    """Return (theta*, f*): Newton's method, its step halved while f does not fall.
+    """Return (theta*, f*): Newton's method from theta = 0, its step halved while f does not fall.
+
+    The start is always 0, so that a resumed run compares with bitwise the same theta*.
 
     Raises:
-        ValueError: If the gradient is not small after `max_steps`, or the Hessian is not positive definite.
+        ValueError: If the gradient is not small after `max_steps`, or the Hessian is not positive definite there.
     """
-    norm = float("inf")
+    problem.move(torch.zeros_like(problem.theta()))
+    norm, length = float("inf"), float("inf")
     for _ in range(max_steps):
         value, gradient = problem.value_and_gradient()
-        theta, norm = problem.theta(), float(gradient.norm())
-        if norm < tolerance:
-            return theta, value
-        try:
-            P = DensePreconditioner("theta", problem.hessian(), torch.zeros((), dtype=torch.float64).to(theta))
-            step = P.solve(gradient.unsqueeze(0)).squeeze(0)
-        except CurvatureError as cause:
-            raise ValueError(f"the Optimum callback needs a strictly convex task; raise model.l2 ({cause})") from None
-        if not descend(problem, theta, step, value):
+        theta, norm, step = problem.theta(), float(gradient.norm()), newton_step(problem, gradient)
+        length = float(step.norm() / (1 + theta.norm()))
+        if norm < tolerance or not descend(problem, theta, step, value):
             break
-    # Rounding stops the gradient short of any tolerance; what is left of it says whether this is an optimum.
-    if norm < 1e3 * tolerance:
+    # Rounding may stop the gradient short of the tolerance. A long step at a small gradient is a flat tail without end.
+    if norm < 1e3 * tolerance and length < 1e-6:
         return problem.theta(), problem.value()
     raise ValueError(
-        f"the Optimum callback: Newton's method ended at a gradient of {norm:.1e} after {max_steps} steps or where no "
-        "step lowers the objective; give the task an optimum with model.l2 above 0"
+        f"the Optimum callback: Newton's method ended at a gradient of {norm:.1e} and a step of {length:.1e}, which is no "
+        "optimum; give the task one with model.l2 above 0"
     )
+
+
+def newton_step(problem: CentralProblem, gradient: Tensor) -> Tensor:
+    """Return H^-1 g, [d], or say in words that the task is not strictly convex."""
+    try:
+        undamped = DensePreconditioner("theta", problem.hessian(), gradient.new_zeros(()))
+        return undamped.solve(gradient.unsqueeze(0)).squeeze(0)
+    except CurvatureError as cause:
+        raise ValueError(f"the Optimum callback needs a strictly convex task; raise model.l2 ({cause})") from None
 
 
 def descend(problem: CentralProblem, theta: Tensor, step: Tensor, value: float) -> bool:

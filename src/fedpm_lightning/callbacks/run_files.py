@@ -79,8 +79,6 @@ class RunFiles(FederatedCallback):
         if not self._began:
             return
         self.history.rows = self._csv.begin(rounds_done=trainer.global_step)
-        if not self.history.initial:  # without evaluation splits there was no sanity check
-            self.history.initial = {key: float(value) for key, value in current_row(pl_module).items()}
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))

@@ -2,6 +2,9 @@
 
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.methods.fedavg import FedAvg
+from fedpm_lightning.methods.fednew import FedNew
+from fedpm_lightning.methods.fednl import FedNL
+from fedpm_lightning.methods.fedns import FedNS
 from fedpm_lightning.methods.fedpm import FedPM
 from fedpm_lightning.methods.fedprox import FedProx
 from fedpm_lightning.methods.fedsophia import FedSophia
@@ -15,6 +18,9 @@ __all__ = [  # noqa: RUF022 (the taxonomy's order)
     "FedAvg",
     "FedProx",
     "SCAFFOLD",
+    "FedNL",
+    "FedNew",
+    "FedNS",
     "LocalNewton",
     "LTDA",
     "FedSophia",

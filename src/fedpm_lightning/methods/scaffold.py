@@ -8,13 +8,12 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: SCAFFOLD: Stochastic Controlled 
     theta <- theta + eta_s mean_S (y_i - theta)             (line 16, 17)
     c     <- c + (1/N) sum_S (c_i+ - c_i)                   (line 17)
 
-c = c_i = 0 at the start, so that c is always the mean of c_i over all N clients. Clients outside the cohort keep theirs.
+c = c_i = 0 at the start, so that c is always the mean of c_i over all N clients. Clients outside of the cohort keep
+theirs. eta_s is `model.server_optimizer`: none is eta_s = 1; torch.optim.SGD with lr = eta_s is any other.
 
-eta_s is `model.server_optimizer`: none is eta_s = 1; torch.optim.SGD with lr = eta_s is any other.
-
-Deviations: local momentum beta and weight decay are offered (0 in the paper). A step of momentum carries on in
-the later ones, so K_i becomes the sum of what each of the K_i gradients contributes,
-sum_k (1 - beta^k)/(1 - beta) for k = 1..K_i; with the plain K_i the c_i grow without bound. Weight decay counts as a part of g_i.
+Deviations: local momentum beta and weight decay are offered (0 in the paper). A step of momentum carries on in the
+later ones, so K_i becomes the sum of what each gradient of the round contributes, sum_k (1 - beta^k)/(1 - beta) for
+k = 1..K_i; with the plain K_i the method diverges. Weight decay counts as a part of g_i.
 """
 
 from __future__ import annotations

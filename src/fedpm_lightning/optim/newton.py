@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.damping import DampingMode, check_damping, damping
+from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.flat import DiagonalLayer, DiagonalPreconditioner, FlatLayer
 from fedpm_lightning.curvature.hessian import LocalProblem, hessian, hessian_diagonal, over_batches
 from fedpm_lightning.curvature.math import full_precision

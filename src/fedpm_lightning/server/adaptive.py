@@ -10,7 +10,7 @@ With the pseudo-gradient D = target - theta of a round, elementwise and WITHOUT 
     theta <- theta + lr m / (sqrt(v) + tau)
 
 m_0 = 0. v_0 = tau^2 unless given: the paper asks for v_0 >= tau^2 and leaves the value open. torch.optim.Adam is
-another method: it corrects the bias and starts from v = 0. As for every server optimizer, `.grad` is theta - target = -D.
+another method: it corrects the bias and starts from v = 0. As for every server optimizer, `.grad` is -D.
 
 Deviations: D is the mean by `model.weighting` (the paper: uniform); the paper runs FedAdagrad with beta1 = 0.
 """

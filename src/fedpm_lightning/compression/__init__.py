@@ -1,0 +1,1 @@
+"""What crosses the network smaller than it is: compressed symmetric matrices, sketches, quantised vectors."""

@@ -1,0 +1,142 @@
+"""FedNew: a Newton-type step split over clients by one ADMM iteration a round; gradients and Hessians stay local.
+
+Elgabli, Issaid, Bedi, Rajawat, Bennis, Aggarwal: FedNew: A Communication-Efficient and Privacy-Preserving Newton-Type
+Method for Federated Learning (ICML 2022), Algorithm 1. In round k:
+
+    client    y_i   <- (Hess_i + (alpha + rho) I)^-1 (g_i - lam_i + rho y)        upload: y_i
+    server    y     <- mean y_i;   theta <- theta - y
+    client    lam_i <- lam_i + rho (y_i - y)                                      when it next hears y
+
+Q-FedNew (section 4): with `bits`, the change of y_i since its last upload is quantised stochastically.
+
+Deviations:
+    - `mean` is weighted by w_i (uniform: the paper). With partial participation a client hears the y of the latest
+      round, which may not be the round of its own last y_i.
+    - `hessian_every` k takes a new Hessian in every k-th round (1: every round; 0: once, the paper's r = 0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedpm_lightning.checks import at_least, positive
+from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.local_loop import LocalResult
+from fedpm_lightning.compression.quantised import Quantised, quantise
+from fedpm_lightning.curvature.flat import FlatLayer
+from fedpm_lightning.curvature.hessian import check_size, hessian, over_batches
+from fedpm_lightning.methods.base import Method
+from fedpm_lightning.server.aggregator import Aggregator
+from fedpm_lightning.server.mixing import RunningMean
+from fedpm_lightning.server.newton import damped_step
+from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params, ServerState
+
+
+class FedNew(Method):
+    """theta <- theta - mean y_i.
+
+    Args:
+        alpha: Damping of the Newton system, at least 0.
+        rho: ADMM penalty, above 0.
+        hessian_every: Rounds between two Hessians; 0 takes only the first.
+        bits: Bits a number of y_i, 1..32; null sends y_i as it is.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    stateful = True
+
+    def __init__(self, alpha: float = 0.01, rho: float = 0.01, hessian_every: int = 1, bits: int | None = None) -> None:
+        self.alpha, self.rho = at_least("alpha", alpha, 0.0), positive("rho", rho)
+        self.hessian_every = int(at_least("hessian_every", hessian_every, 0))
+        if bits is not None and not 1 <= bits <= 32:
+            raise ValueError(f"bits must be in 1..32 or null, got {bits}")
+        self.bits = bits
+        self.layer = FlatLayer({})
+
+    def setup(self, net: nn.Module) -> list[str]:
+        """Refuse a network too large for a full Hessian."""
+        self.layer = FlatLayer.of_net(net)
+        return [check_size(self.layer, "FedNew")]
+
+    def init_server(self, params: Params) -> ServerState:
+        """Return y = 0."""
+        return {"y": torch.zeros_like(self.layer.vector(params), dtype=torch.float64)}
+
+    def init_client(self, client: Client) -> ClientState:
+        """Return lam_i = y_i = 0."""
+        zero = torch.zeros_like(self.layer.vector(client.theta), dtype=torch.float64)
+        return {"lam": zero, "y": zero.clone()}
+
+    def broadcast_extra(self, server: ServerState) -> ServerState:
+        """Send y."""
+        return {"y": server["y"]}
+
+    def client_update(self, client: Client) -> ClientUpdate:
+        """Finish last round's dual step, solve for y_i and upload it."""
+        state, device = client.state, client.model.device
+        y, lam = client.broadcast.extra["y"].to(device), state["lam"].to(device)
+        last: Tensor = state["y"].to(device)
+        # In the first round both y are 0, and so is this step.
+        lam = lam + self.rho * (last - y)
+        g, loss = client.full_gradient()
+        right = self.layer.vector(g).double() - lam + self.rho * y
+        delta = right.new_tensor(self.alpha + self.rho)
+        y_i = damped_step(self.local_hessian(client), right, delta)
+        update = client.upload(LocalResult(1, loss))
+        if self.bits is None:
+            state.update(lam=lam, y=y_i)
+            return replace(update, params=self.layer.split(y_i))
+        sent = quantise(y_i, last, self.bits)
+        state.update(lam=lam, y=sent.value)
+        return replace(update, params={}, message={"y": sent})
+
+    def local_hessian(self, client: Client) -> Tensor:
+        """Return this round's Hess_i, kept between rounds where it is not taken anew."""
+        kept: Tensor | None = client.state.get("H")
+        due = self.hessian_every > 0 and client.broadcast.round % self.hessian_every == 0
+        if kept is not None and not due:
+            return kept.to(client.model.device)
+        H = over_batches(hessian, client.model, client.data.everything())
+        if self.hessian_every != 1:
+            client.state["H"] = H
+        return H
+
+    def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
+        """Return the mean of y_i as a step from theta."""
+        return FedNewAggregator(self.layer, broadcast.params, server)
+
+
+class FedNewAggregator(Aggregator):
+    """Streams the mean of y_i.
+
+    Args:
+        layer: The layout of y.
+        theta: The round's starting parameters.
+        server: {"y"}, changed in `finish`.
+    """
+
+    def __init__(self, layer: FlatLayer, theta: Params, server: ServerState) -> None:
+        self._layer, self._theta, self._server = layer, theta, server
+        self._mean = RunningMean({"y": layer.vector(theta).double()})
+
+    def add(self, update: ClientUpdate, weight: float) -> None:
+        """Add one client's y_i, rebuilt from its levels where it was quantised."""
+        sent: Any = update.message.get("y")
+        y = sent.value if isinstance(sent, Quantised) else self._layer.vector(update.params)
+        self._mean.add({"y": y}, weight)
+
+    def tensors(self) -> list[Tensor]:
+        """Return the sum and the total weight."""
+        return self._mean.tensors()
+
+    def finish(self) -> Params:
+        """Keep y and return theta - y."""
+        y = self._mean.finish()["y"]
+        self._server["y"] = y
+        return self._layer.unpack((self._layer.vector(self._theta).double() - y).unsqueeze(0), self._theta)
