@@ -31,7 +31,7 @@ from fedpm_lightning.types import Batch
 
 FEDAVG = "FedAvg step"
 PARTS = ("covariance", "average", "factorise", "solve")
-VARIANTS = [(1, 1), (1, 4), (4, 4), (16, 16)]
+VARIANTS = [(1, 1), (1, 4), (4, 4), (1, 16), (16, 16)]
 """(cov_every, inv_every)."""
 
 Times = dict[str, list[float]]

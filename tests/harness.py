@@ -12,8 +12,8 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.rng import seeded
+from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.types import Batch, Broadcast, ClientUpdate, LocalWork, Params, clone_params
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
@@ -25,24 +27,27 @@ class Evaluation(nn.Module):
         self.loss = nn.ModuleDict({split: MeanMetric() for split in SPLITS})
         self.acc = nn.ModuleDict({split: MeanMetric() for split in SPLITS})
 
+    def metric(self, kind: str, split: str) -> MeanMetric:
+        """Return the running mean of one figure ("loss" or "acc") of one split."""
+        return cast(MeanMetric, cast(nn.ModuleDict, getattr(self, kind))[split])
+
     @torch.no_grad()
     def update(self, split: str, net: nn.Module, batch: Batch) -> None:
         """Add one batch to a split's figures."""
         inputs, targets = batch
-        logits = net(inputs).float() if inputs.dtype != torch.float64 else net(inputs)
-        self.loss[split].update(self.objective.loss(logits, targets), len(targets))
-        self.acc[split].update((predicted(logits) == targets).float(), 1.0)
+        logits = net(inputs)
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))
+        self.metric("acc", split).update((predicted(logits) == targets).float(), 1.0)
 
     def compute(self, split: str) -> dict[str, float]:
-        """Return {split/loss, split/acc} over everything since the last call, and reset; empty if nothing was added."""
-        if not self.loss[split].update_called:
-            return {}
-        result = {
-            f"{split}/loss": float(self.loss[split].compute()),
-            f"{split}/acc": float(self.acc[split].compute()),
-        }
-        self.loss[split].reset()
-        self.acc[split].reset()
+        """Return {split/loss, split/acc} over all since the last call, and reset; empty if nothing was added."""
+        result: dict[str, float] = {}
+        for kind in ("loss", "acc"):
+            metric = self.metric(kind, split)
+            if metric.update_called:
+                result[f"{split}/{kind}"] = float(metric.compute())
+                metric.reset()
         return result
 
 

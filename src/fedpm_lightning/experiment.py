@@ -8,7 +8,7 @@ import sys
 import warnings
 from datetime import datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import yaml
 from lightning.pytorch import Trainer
@@ -50,6 +50,12 @@ class FedpmCLI(LightningCLI):
             default=None,
             help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
         )
+        parser.add_argument(
+            "--resume",
+            type=Literal["auto", "never", "must"],
+            default="auto",
+            help="go on from run_dir's last checkpoint: when there is one, never, or fail without one",
+        )
         parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
         dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
         parser.set_defaults({"data.partition": dirichlet})
@@ -68,7 +74,7 @@ class FedpmCLI(LightningCLI):
     @property
     def settings(self) -> Any:
         """The verb's parsed configuration."""
-        return self.config[self.subcommand]
+        return self.config[str(self.subcommand)]
 
     def _parse_ckpt_path(self) -> None:
         # Lightning lets the hyper-parameters stored in a checkpoint override the command line. Here the command
@@ -84,6 +90,8 @@ class FedpmCLI(LightningCLI):
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
         settings.label = settings.label or settings.model.method.class_path.rsplit(".", 1)[-1]
         settings.run_dir = str(choose_run_dir(settings))
+        if self.subcommand == "fit" and settings.ckpt_path is None and settings.resume != "never":
+            settings.ckpt_path = last_checkpoint(Path(settings.run_dir), must=settings.resume == "must")
         for logger in _as_list(settings.trainer.logger):
             if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
                 continue
@@ -156,6 +164,20 @@ def choose_run_dir(settings: Any) -> Path:
         folder = Path("runs") / f"{name}-{number}"
     os.environ["FEDPM_RUN_DIR"] = str(folder)
     return folder
+
+
+def last_checkpoint(run_dir: Path, must: bool) -> str | None:
+    """Return the checkpoint to go on from, or None for a fresh start.
+
+    Raises:
+        FileNotFoundError: If there is none and there must be one.
+    """
+    last = run_dir / "checkpoints" / "last.ckpt"
+    if last.is_file():
+        return str(last)
+    if must:
+        raise FileNotFoundError(f"--resume must: {last} does not exist; use --resume auto to start afresh")
+    return None
 
 
 def _slug(label: str) -> str:

@@ -226,9 +226,14 @@ class FederatedModule(LightningModule):
         return self._scratch[0]
 
     @property
+    def callbacks(self) -> list[Callback]:
+        """The trainer's callbacks."""
+        return cast(list[Callback], cast(Any, self.trainer).callbacks)
+
+    @property
     def aggregation(self) -> Aggregation:
         """The trainer's aggregation callback."""
-        return next(cb for cb in self.trainer.callbacks if isinstance(cb, Aggregation))  # type: ignore[attr-defined]
+        return next(cb for cb in self.callbacks if isinstance(cb, Aggregation))
 
     def weight(self, update: ClientUpdate) -> float:
         """Return the client's unnormalised mixing weight."""
@@ -246,13 +251,13 @@ class FederatedModule(LightningModule):
 
     def say(self, line: str) -> None:
         """Print a line once, above the progress bars."""
-        bar = self.trainer.progress_bar_callback  # type: ignore[attr-defined]
+        bar = self.trainer.progress_bar_callback
         if self.trainer.is_global_zero:
             (print if bar is None else bar.print)(line)
 
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        for callback in self.callbacks:
             if hasattr(callback, hook):
                 getattr(callback, hook)(self.trainer, self, *args)
 
@@ -264,7 +269,7 @@ class FederatedModule(LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Add the frame's callbacks that the trainer does not have in some form already."""
-        present = cast(list[Callback], self.trainer.callbacks)  # type: ignore[attr-defined]
+        present = self.callbacks
         frame: list[FederatedCallback] = [Communication(), Timing(), Aggregation()]
         return [cb for cb in frame if not any(isinstance(other, type(cb)) for other in present)]
 

@@ -7,7 +7,7 @@ resume in the middle of an experiment therefore change no draw, and there is no 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -67,7 +67,7 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
 
 
 @contextmanager
-def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Iterator[None]:
+def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Generator[None]:
     """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards."""
     cuda = [d for d in devices if d.type == "cuda"]
     with torch.random.fork_rng(devices=cuda):

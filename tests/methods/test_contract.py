@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from harness import InMemoryClient, Rounds
 from torch import nn
 
 from fedpm_lightning import methods
@@ -30,6 +29,7 @@ from fedpm_lightning.methods import (
     Method,
 )
 from fedpm_lightning.types import LocalWork, wire_bytes
+from harness import InMemoryClient, Rounds
 
 REPO = Path(__file__).resolve().parents[2]
 D, N, SAMPLES = 6, 4, 30

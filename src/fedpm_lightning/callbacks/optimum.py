@@ -161,8 +161,8 @@ def newton(problem: CentralProblem, tolerance: float, max_steps: int) -> tuple[T
     if norm < 1e3 * tolerance and length < 1e-6:
         return problem.theta(), problem.value()
     raise ValueError(
-        f"the Optimum callback: Newton's method ended at a gradient of {norm:.1e} and a step of {length:.1e}, which is no "
-        "optimum; give the task one with model.l2 above 0"
+        f"the Optimum callback: Newton's method ended at a gradient of {norm:.1e} and a step of {length:.1e}, which is "
+        "no optimum; give the task one with model.l2 above 0"
     )
 
 

@@ -54,7 +54,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
             print(*args, **kwargs)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the initial model's figures."""
+        """Show the initial model's figures; not those of a resumed one."""
+        if trainer.global_step > 0:
+            return
         self._history.initial = dict(current_row(pl_module))
         if self._enabled and self._history.initial:
             self.print("  ".join(["initial", *figures(self._history.initial)]))

@@ -68,8 +68,9 @@ class RunFiles(FederatedCallback):
         self.history.initial = dict(state_dict["initial"])
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The sanity check is the evaluation of the initial model."""
-        self.history.initial = {key: float(value) for key, value in current_row(pl_module).items()}
+        """The sanity check is the evaluation of the initial model; without splits Lightning runs it on a resume too."""
+        if trainer.global_step == 0:
+            self.history.initial = {key: float(value) for key, value in current_row(pl_module).items()}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the files. Rounds after the one that is resumed never happened, so their rows go."""

@@ -47,7 +47,8 @@ class LocalModel:
     @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
         """Copy theta and the buffers in, drop gradients and switch to training mode."""
-        torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
+        for name, leaf in self.params.items():
+            leaf.copy_(params[name])
         for name, value in buffers.items():
             self.buffers[name].copy_(value)
         self.zero_grad()

@@ -68,7 +68,7 @@ class FlatLayer:
         """Undo `vector` in the dtype of `vector`; differentiable."""
         parts = vector.split([shape.numel() for shape in self.shapes.values()], dim=-1)
         named = zip(self.shapes.items(), parts, strict=True)
-        return {name: part.reshape(*part.shape[:-1], *shape) for (name, shape), part in named}
+        return {name: part.reshape((*part.shape[:-1], *shape)) for (name, shape), part in named}
 
     def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Lay parameters or gradients out as W [*, 1, d]."""
