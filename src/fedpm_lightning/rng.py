@@ -69,9 +69,14 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
 @contextmanager
 def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Generator[None]:
     """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards."""
-    cuda = [d for d in devices if d.type == "cuda"]
+    # Not torch.manual_seed: for every accelerator that torch was built for and has not started it stores a formatted
+    # stack, at each call.
+    number, cuda = derive_seed(seed, purpose, round, client), [d for d in devices if d.type == "cuda"]
     with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(derive_seed(seed, purpose, round, client))
+        torch.default_generator.manual_seed(number)
+        for device in cuda:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(number)
         yield
 
 

@@ -47,8 +47,6 @@ def wire_bytes(message: object) -> int:
     Raises:
         TypeError: If a part is of a kind whose size nobody declared.
     """
-    if isinstance(message, OnWire):
-        return message.wire_bytes
     if isinstance(message, Tensor):
         return message.numel() * message.element_size()
     if isinstance(message, Mapping):
@@ -59,6 +57,8 @@ def wire_bytes(message: object) -> int:
         return 8
     if message is None:
         return 0
+    if isinstance(message, OnWire):  # last, because looking for a protocol's attributes is slow
+        return message.wire_bytes
     raise TypeError(f"cannot count the bytes of a {type(message).__name__}: give it a `wire_bytes` property")
 
 

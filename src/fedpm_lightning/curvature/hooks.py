@@ -24,7 +24,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
 from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.math import Spatial, full_precision, gram, input_rows, num_samples
+from fedpm_lightning.curvature.math import (
+    Spatial,
+    full_precision,
+    gram,
+    input_rows,
+    num_positions,
+    num_samples,
+    patch_gram,
+    widen,
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +93,13 @@ register_pytree_node(
 def observe_rows(x: Tensor, layer: Layer) -> Rows:
     """Return the `Rows` of one input of `layer`: detached, float32 or wider, reduced when they are many."""
     with torch.no_grad(), full_precision(x.device):
-        X = input_rows(x.detach(), layer)
+        x, patches = x.detach(), layer.patches
+        if patches is not None and patches.kernel[0] > 1 and patches.stride[0] == 1:
+            R = num_positions(x, patches)
+            if layer.d / 2 <= R:
+                A = patch_gram(widen(x), patches, layer.groups, layer.bias is not None)
+                return Rows(A, R, num_samples(x, layer), True)
+        X = input_rows(x, layer)
         R, B = X.shape[-2], num_samples(x, layer)
         many = layer.d / 2 <= R
         return Rows(gram(X) if many else X, R, B, many)

@@ -77,6 +77,57 @@ def patch_rows(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False)
     return columns.mT if groups > 1 else columns[0].mT
 
 
+def patch_gram(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False) -> Tensor:
+    """Return X^T X of `patch_rows` for a vertical stride of 1, exactly, without building the patches.
+
+    A block of X^T X belongs to two kernel rows i <= j. It is a sum over output rows y of products of the input's lines
+    y + i and y + j, and every such product serves all blocks with the same j - i: 60 products of lines instead of 150
+    for a 5 x 5 kernel on 14 x 14, and a copy that is kh times smaller.
+
+    Args:
+        x: [B, in, H, W], or one image [in, H, W].
+        patches: The convolution's geometry, with a vertical stride of 1.
+        groups: Its groups.
+        bias: Whether a row ends with the constant 1.
+
+    Returns:
+        [d, d], or [groups, d, d].
+    """
+    x = x if x.dim() == 4 else x.unsqueeze(0)
+    if any(patches.pad):
+        x = F.pad(x, patches.pad, mode=patches.pad_mode)
+    (kh, kw), (dh, dw) = patches.kernel, patches.dilation
+    x = x.unfold(3, dw * (kw - 1) + 1, patches.stride[1])[..., ::dw].unflatten(1, (groups, -1))
+    c, H = x.shape[2], x.shape[3]
+    T = H - dh * (kh - 1)
+    lines = x.permute(1, 3, 2, 5, 0, 4).reshape(groups, H, c * kw, -1)  # from [B, groups, c, H, W', kw]
+    blocks: dict[tuple[int, int], Tensor] = {}
+    for apart in range(kh):
+        products = lines[:, : H - apart * dh] @ lines[:, apart * dh :].mT
+        for i in range(kh - apart):
+            block = products[:, i * dh : i * dh + T].sum(1)
+            blocks[i, i + apart], blocks[i + apart, i] = block, block.mT
+    A = torch.stack([blocks[i, j] for i in range(kh) for j in range(kh)], 1).view(groups, kh, kh, c, kw, c, kw)
+    A = A.permute(0, 3, 1, 4, 5, 2, 6).reshape(groups, c * kh * kw, -1)
+    if bias:
+        sums = lines.sum(-1)
+        edge = torch.stack([sums[:, i * dh : i * dh + T].sum(1) for i in range(kh)], 1)
+        edge = edge.view(groups, kh, c, kw).transpose(1, 2).reshape(groups, -1, 1)
+        corner = edge.new_full((groups, 1, 1), lines.shape[-1] * T)
+        A = torch.cat([torch.cat([A, edge], -1), torch.cat([edge.mT, corner], -1)], -2)
+    return A if groups > 1 else A[0]
+
+
+def num_positions(x: Tensor, patches: Patches) -> int:
+    """Return R, the number of patches that `patch_rows` cuts: images times output positions."""
+    images = x.shape[0] if x.dim() == 4 else 1
+    left, right, top, bottom = patches.pad
+    sides = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
+    reach = [step * (size - 1) + 1 for step, size in zip(patches.dilation, patches.kernel, strict=True)]
+    out = [(side - r) // stride + 1 for side, r, stride in zip(sides, reach, patches.stride, strict=True)]
+    return images * out[0] * out[1]
+
+
 def num_samples(x: Tensor, layer: Layer) -> int:
     """Return the n of `spatial: sum`: the images of a convolution's input, the rows of a linear layer's."""
     if layer.patches is None:
