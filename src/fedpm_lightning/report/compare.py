@@ -6,8 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
+from pathlib import Path
 
 from fedpm_lightning.report.cells import build_grid
+from fedpm_lightning.report.curves import COLUMN_OF, draw
 from fedpm_lightning.report.runs import Run, RunError, find_runs
 from fedpm_lightning.report.table import FORMATS, render
 
@@ -29,6 +31,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="at the last round, or at the best one by the run's own monitor (%(default)s)",
     )
     parser.add_argument("--format", choices=FORMATS, default="terminal", help="(%(default)s)")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw the curves, as PDF and PNG")
+    parser.add_argument("--x", choices=tuple(COLUMN_OF), default="rounds", help="the curves' x axis (%(default)s)")
     return parser
 
 
@@ -45,10 +49,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         runs = find_runs(args.paths)
         check_metric(args.metric, runs)
-    except RunError as error:
+        grid = build_grid(runs, args.metric, args.at)
+        sys.stdout.write(render(grid, args.format))
+        for file in draw(grid, args.x, args.plots) if args.plots else ():
+            print(f"drawn: {file}", file=sys.stderr)
+    except (RunError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    sys.stdout.write(render(build_grid(runs, args.metric, args.at), args.format))
     return 0
 
 
