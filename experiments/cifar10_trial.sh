@@ -30,4 +30,12 @@ if [ "$stage" = tune ]; then
     read -r lr delta <<<"$pair"
     fit "fedpm_paper-$lr-$delta" fedpm_paper 0 lr=$lr damping=$delta
   done
+else
+  for seed in 1 2 3; do
+    fit fedavg fedavg $seed lr=0.1
+    fit local_newton local_newton $seed lr=1.0 damping=30
+    fit fedpm fedpm $seed
+    fit fedpm_mix0.3 fedpm $seed mix_damping=0.3
+    fit fedpm_paper fedpm_paper $seed lr=0.3 damping=3
+  done
 fi

@@ -126,16 +126,14 @@ def test_no_coordinate_moves_further_than_lr_rho_a_step_and_rounds_start_afresh(
     clients = [InMemoryClient(0, x, y)]
     run = Rounds(FedSophia(lr=0.01, rho=0.5, eps=1e-12, tau=3), net, clients, LocalWork(steps=7))
     start = dict(run.theta)
-    torch.manual_seed(5)
     first = dict(run.step())
     move = max(float((first[k] - start[k]).abs().max()) for k in start)
     assert 0 < move <= 7 * 0.01 * 0.5 + 1e-12
     assert run.states[0] == {}
     again = Rounds(FedSophia(lr=0.01, rho=0.5, eps=1e-12, tau=3), net, clients, LocalWork(steps=7))
     again.theta = {k: v.clone() for k, v in first.items()}
-    torch.manual_seed(6)
     second = run.step()
-    torch.manual_seed(6)
+    again.round = 1
     alone = again.step()
     assert all(torch.equal(second[k], alone[k]) for k in second)
 

@@ -1,4 +1,4 @@
-"""Curves over rounds, bytes or seconds, from logged runs: one panel a data set, one line a method, a band over seeds."""
+"""Curves over rounds, bytes or seconds from logged runs: a panel a data set, a line a method, a band over seeds."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class FedAdagrad(AdaptiveServer):
     """v <- v + D^2. Arguments as in `AdaptiveServer`."""
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float = 0.03, beta1: float = 0.0, tau: float = 1e-3, v0: float | None = None
+        self, params: Iterable[Tensor], lr: float = 0.03, beta1: float = 0.0, tau: float = 1e-2, v0: float | None = None
     ) -> None:
         super().__init__(params, lr, beta1, tau, v0)
 
