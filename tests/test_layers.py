@@ -29,7 +29,8 @@ ALLOWED = {
     "data": BASE,
     "report": set(),
     "evaluation": BASE | {"client"},
-    "callbacks": BASE | {"client", "server", "curvature", "report"},
+    "ranks": BASE,
+    "callbacks": BASE | {"ranks", "client", "server", "curvature", "report"},
 }
 FORBIDDEN_EVERYWHERE = {"wandb", "datasets", "pyarrow", "matplotlib", "sklearn", "torchvision"}
 

@@ -8,6 +8,7 @@ loggers and progress bars all speak of rounds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -28,6 +29,7 @@ from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation
 from fedpm_lightning.methods.base import Method
+from fedpm_lightning.ranks import all_states, all_sum, mine
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
@@ -117,9 +119,9 @@ class FederatedModule(LightningModule):
         self.emit("on_round_start", cohort)
         if self.method.needs_preparation:
             self.prepare(cohort)
-        for data in cohort.clients:
+        for data in self.mine(cohort):
             self.emit("on_client_start", data)
-            update = self.train_client(data)
+            update = self.attempt(data, self.method.client_update)
             if update is not None:
                 self.receive(update)
         self.emit("on_before_aggregate", cohort)
@@ -144,13 +146,21 @@ class FederatedModule(LightningModule):
     def prepare(self, cohort: Cohort) -> None:
         """First pass: every client sends a message, whose weighted mean goes back with the broadcast."""
         mean = RunningMean(self.broadcast.params)
-        for data in cohort.clients:
-            client = self.make_client(data)
-            message = self.method.prepare(client)
-            update = ClientUpdate(data.client, data.num_samples, 0, message)
-            self.emit("on_update_received", update)
-            mean.add(message, self.weight(update))
+        for data in self.mine(cohort):
+            update = self.attempt(data, self.prepared)
+            if update is not None:
+                self.emit("on_update_received", update)
+                mean.add(update.params, self.weight(update))
+        all_sum(mean.tensors(), self.device)
         self.broadcast.extra["prepared"] = mean.finish()
+
+    def prepared(self, client: Client) -> ClientUpdate:
+        """Return a client's message of the first pass."""
+        return ClientUpdate(client.data.client, client.data.num_samples, 0, self.method.prepare(client))
+
+    def mine(self, cohort: Cohort) -> list[ClientData]:
+        """Return the clients that this rank trains; those with a state stay at home."""
+        return mine(cohort.clients, at_home=self.method.stateful or self.buffer_policy == "local")
 
     def make_client(self, data: ClientData) -> Client:
         """Return the client with its state and the scratch network at theta."""
@@ -160,8 +170,8 @@ class FederatedModule(LightningModule):
         client.start()
         return client
 
-    def train_client(self, data: ClientData) -> ClientUpdate | None:
-        """Run the method on one client; None if the client was dropped as bad.
+    def attempt(self, data: ClientData, verb: Callable[[Client], ClientUpdate]) -> ClientUpdate | None:
+        """Run one of the method's verbs on a client; None if the client was dropped as bad.
 
         Raises:
             BadClientError: Naming round, client and cause, unless `on_bad_client` is drop.
@@ -169,7 +179,7 @@ class FederatedModule(LightningModule):
         try:
             with seeded(self.seed, "client", self.round, data.client, [self.device]):
                 client = self.make_client(data)
-                update = self.method.client_update(client)
+                update = verb(client)
             check_finite(update)
         except (CurvatureError, FloatingPointError) as cause:
             self.handle_bad_client(data.client, cause)
@@ -339,7 +349,7 @@ class FederatedModule(LightningModule):
             "round": self.round,
             "names": list(self.theta),
             "server": self.server_state,
-            "clients": self.clients.state_dict(),
+            "clients": all_states(self.clients.state_dict()),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

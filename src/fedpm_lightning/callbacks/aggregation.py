@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.ranks import all_sum
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.types import ClientUpdate, Cohort, Params
@@ -37,7 +38,7 @@ class Aggregation(FederatedCallback):
         self._aggregator: Aggregator | None = None
         self._buffers = RunningMean({})
         self._loss = RunningMean({})
-        self._returned = 0.0
+        self._returned = torch.zeros((), dtype=torch.float64)
         self._cohort: list[int] = []
 
     def make_aggregator(self, module: FederatedModule) -> Aggregator:
@@ -50,7 +51,7 @@ class Aggregation(FederatedCallback):
         self._aggregator = self.make_aggregator(module)
         self._buffers = RunningMean(module.broadcast.buffers if module.buffer_policy == "mix" else {})
         self._loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
-        self._returned, self._cohort = 0.0, cohort.ids
+        self._returned, self._cohort = torch.zeros((), dtype=torch.float64), cohort.ids
 
     def receive(self, module: FederatedModule, update: ClientUpdate) -> None:
         """Stream one update into the sums; called by the module, after every callback has seen the update."""
@@ -67,7 +68,7 @@ class Aggregation(FederatedCallback):
         self._returned += weight
 
     def aggregate(self, module: FederatedModule) -> Params:
-        """Finish the round's sums.
+        """Sum over the ranks and finish.
 
         Returns:
             The target for theta; mixed buffers are copied into the network by the module.
@@ -75,11 +76,13 @@ class Aggregation(FederatedCallback):
         Raises:
             EmptyRoundError: If no client returned, or all weights are zero.
         """
+        all_sum([self._returned], module.device)
         if self._aggregator is None or self._returned == 0:
             raise EmptyRoundError(
                 f"round {module.round + 1}: none of the clients {self._cohort} returned an update with a positive "
                 "weight; the global model is unchanged. Raise data.clients_per_round, or lower the dropout rate"
             )
+        all_sum([*self._aggregator.tensors(), *self._buffers.tensors(), *self._loss.tensors()], module.device)
         target = self._aggregator.finish()
         module.record("train/loss", float(self._loss.finish()["loss"]))
         if module.buffer_policy == "mix":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.ranks import all_sum
 from fedpm_lightning.types import ClientData, ClientUpdate, Cohort
 
 if TYPE_CHECKING:
@@ -19,17 +21,25 @@ class Communication(FederatedCallback):
     def __init__(self) -> None:
         self.up_bytes = 0
         self.down_bytes = 0
+        self._round = torch.zeros(2, dtype=torch.float64)
 
     def on_client_start(self, trainer: Trainer, module: LightningModule, data: ClientData) -> None:
         """Count one broadcast."""
-        self.down_bytes += cast("FederatedModule", module).broadcast.wire_bytes
+        self._round[1] += cast("FederatedModule", module).broadcast.wire_bytes
 
     def on_update_received(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
         """Count one upload."""
-        self.up_bytes += update.wire_bytes
+        self._round[0] += update.wire_bytes
+
+    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """Start this round's counts."""
+        self._round = torch.zeros(2, dtype=torch.float64)
 
     def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
-        """Record the running totals."""
+        """Add this round's counts over all ranks and record the running totals."""
+        all_sum([self._round], module.device)
+        self.up_bytes += int(self._round[0])
+        self.down_bytes += int(self._round[1])
         record = cast("FederatedModule", module).record
         record("comm/up_bytes", float(self.up_bytes))
         record("comm/down_bytes", float(self.down_bytes))

@@ -95,10 +95,10 @@ def observe_rows(x: Tensor, layer: Layer) -> Rows:
     with torch.no_grad(), full_precision(x.device):
         x, patches = x.detach(), layer.patches
         if patches is not None and patches.kernel[0] > 1 and patches.stride[0] == 1:
-            R = num_positions(x, patches)
-            if layer.d / 2 <= R:
-                A = patch_gram(widen(x), patches, layer.groups, layer.bias is not None)
-                return Rows(A, R, num_samples(x, layer), True)
+            positions = num_positions(x, patches)
+            if layer.d / 2 <= positions:
+                products = patch_gram(widen(x), patches, layer.groups, layer.bias is not None)
+                return Rows(products, positions, num_samples(x, layer), True)
         X = input_rows(x, layer)
         R, B = X.shape[-2], num_samples(x, layer)
         many = layer.d / 2 <= R

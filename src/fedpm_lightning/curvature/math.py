@@ -103,19 +103,19 @@ def patch_gram(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False)
     lines = x.permute(1, 3, 2, 5, 0, 4).reshape(groups, H, c * kw, -1)  # from [B, groups, c, H, W', kw]
     blocks: dict[tuple[int, int], Tensor] = {}
     for apart in range(kh):
-        products = lines[:, : H - apart * dh] @ lines[:, apart * dh :].mT
+        lagged = lines[:, : H - apart * dh] @ lines[:, apart * dh :].mT
         for i in range(kh - apart):
-            block = products[:, i * dh : i * dh + T].sum(1)
+            block = lagged[:, i * dh : i * dh + T].sum(1)
             blocks[i, i + apart], blocks[i + apart, i] = block, block.mT
-    A = torch.stack([blocks[i, j] for i in range(kh) for j in range(kh)], 1).view(groups, kh, kh, c, kw, c, kw)
-    A = A.permute(0, 3, 1, 4, 5, 2, 6).reshape(groups, c * kh * kw, -1)
+    tiles = torch.stack([blocks[i, j] for i in range(kh) for j in range(kh)], 1).view(groups, kh, kh, c, kw, c, kw)
+    products = tiles.permute(0, 3, 1, 4, 5, 2, 6).reshape(groups, c * kh * kw, -1)
     if bias:
         sums = lines.sum(-1)
         edge = torch.stack([sums[:, i * dh : i * dh + T].sum(1) for i in range(kh)], 1)
         edge = edge.view(groups, kh, c, kw).transpose(1, 2).reshape(groups, -1, 1)
         corner = edge.new_full((groups, 1, 1), lines.shape[-1] * T)
-        A = torch.cat([torch.cat([A, edge], -1), torch.cat([edge.mT, corner], -1)], -2)
-    return A if groups > 1 else A[0]
+        products = torch.cat([torch.cat([products, edge], -1), torch.cat([edge.mT, corner], -1)], -2)
+    return products if groups > 1 else products[0]
 
 
 def num_positions(x: Tensor, patches: Patches) -> int:

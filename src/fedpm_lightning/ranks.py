@@ -1,0 +1,67 @@
+"""One experiment on several ranks: who trains which client, sums over ranks, states from all of them.
+
+Everything here is the identity on one process. Sums are float64, so that the order of ranks hides below rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fedpm_lightning.types import ClientData, ClientState
+
+Data = TypeVar("Data", bound=ClientData)
+
+
+def world() -> tuple[int, int]:
+    """Return (this rank, number of ranks)."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def mine(clients: Sequence[Data], at_home: bool) -> list[Data]:
+    """Return the clients that this rank trains.
+
+    Args:
+        clients: The cohort, the same on every rank.
+        at_home: Keep each client on one rank for the whole experiment, because its state lives there. Otherwise deal
+            them out by size, longest first, each to the rank with the least work so far.
+    """
+    rank, ranks = world()
+    if ranks == 1:
+        return list(clients)
+    if at_home:
+        return [data for data in clients if data.client % ranks == rank]
+    work = [0] * ranks
+    chosen: list[Data] = []
+    for data in sorted(clients, key=lambda data: (-data.num_samples, data.client)):
+        least = work.index(min(work))
+        work[least] += data.num_samples
+        if least == rank:
+            chosen.append(data)
+    return sorted(chosen, key=lambda data: data.client)
+
+
+def all_sum(tensors: Sequence[Tensor], device: torch.device) -> None:
+    """Sum each tensor over the ranks, in place; `device` is where the backend communicates."""
+    if world()[1] == 1:
+        return
+    for tensor in tensors:
+        there = tensor.to(device)
+        dist.all_reduce(there)
+        tensor.copy_(there)
+
+
+def all_states(states: dict[int, ClientState]) -> dict[int, ClientState]:
+    """Return the client states of all ranks; every client is at home on one."""
+    _, ranks = world()
+    if ranks == 1:
+        return states
+    gathered: list[Any] = [None] * ranks
+    dist.all_gather_object(gathered, states)
+    return {client: state for part in cast(list[dict[int, ClientState]], gathered) for client, state in part.items()}
