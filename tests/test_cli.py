@@ -157,3 +157,12 @@ def test_the_learning_rate_follows_the_round(quickstart):
     losses = [row["test/loss"] for row in run.rows]
     assert losses[1] == losses[2] == losses[0]
     assert float(losses[0]) != run.summary["initial"]["test/loss"]
+
+
+def test_public_names_are_there():
+    import fedpm_lightning
+
+    for name in fedpm_lightning.__all__:
+        assert getattr(fedpm_lightning, name).__name__ == name
+    with pytest.raises(AttributeError, match="FederatedModule"):
+        _ = fedpm_lightning.Fedavg
