@@ -98,3 +98,17 @@ def tiny_cifar(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "cifar100": write_images(folder / "cifar100", "fine_label", 100),
         "cifar10_": write_images(folder / "cifar10", "label", 10),
     }
+
+
+@pytest.fixture(scope="session")
+def tiny_libsvm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random binary problem as LIBSVM text: 60 samples, 6 of 20 features each."""
+    path = tmp_path_factory.mktemp("libsvm") / "a9a"
+    rng = np.random.default_rng(0)
+    lines = []
+    for _ in range(60):
+        x = rng.choice(np.arange(1, 21), size=6, replace=False)
+        label = 1 if x.sum() + 20 * rng.normal() > 60 else -1
+        lines.append(f"{label} " + " ".join(f"{j}:1" for j in sorted(x)))
+    path.write_text("\n".join(lines) + "\n")
+    return path

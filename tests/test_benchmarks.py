@@ -7,6 +7,7 @@ import json
 import math
 
 import pytest
+from benchmarks import hessian_round
 
 BARE = "bare loop"
 
@@ -80,3 +81,8 @@ def test_foof_steps_splits_the_step_by_layer_and_part(benchmark, capsys):
     printed = capsys.readouterr().out
     for row in ("FedAvg step", "forward + backward", "FOOF step, cov_every 4, inv_every 4", "0 ", "3 ", "7 ", "9 "):
         assert f"\n| {row}" in printed
+
+
+def test_the_hessian_round_and_numpy_find_the_same_parameters():
+    figures = hessian_round.main(["--clients", "3", "--rounds", "2", "--pairs", "1"])
+    assert figures["theta fedpm"] == pytest.approx(figures["theta numpy"], rel=1e-10)

@@ -6,7 +6,6 @@ import inspect
 from importlib import import_module
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
@@ -18,18 +17,6 @@ NETWORK_METHODS = sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml
 METHOD_FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in (CONFIGS / "method").rglob("*.yaml"))
 CONVEX = sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("*.yaml"))
 IMAGES = ("cifar10_cnn.yaml", "cifar100_resnet18.yaml")
-
-
-def libsvm(path: Path, rows: int, width: int) -> Path:
-    """Write a random binary problem as LIBSVM text."""
-    rng = np.random.default_rng(0)
-    lines = []
-    for _ in range(rows):
-        x = rng.choice(np.arange(1, width + 1), size=6, replace=False)
-        label = 1 if x.sum() + rng.normal() * width > 3 * width else -1
-        lines.append(f"{label} " + " ".join(f"{j}:1" for j in sorted(x)))
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 def test_every_file_is_run_by_a_test_below():
@@ -96,8 +83,7 @@ def test_trial_configs_lie_over_their_base(fedpm, tmp_path, tiny_cifar, name):
 
 
 @pytest.mark.parametrize("name", CONVEX)
-def test_convex_method_files_run_on_a_small_problem(fedpm, tmp_path, name):
-    source = libsvm(tmp_path / "data.txt", rows=60, width=20)
+def test_convex_method_files_run_on_a_small_problem(fedpm, tmp_path, tiny_libsvm, name):
     run = fedpm(
         "fit",
         "--config",
@@ -107,7 +93,7 @@ def test_convex_method_files_run_on_a_small_problem(fedpm, tmp_path, name):
         "--data.name",
         "libsvm",
         "--data.source",
-        str(source),
+        str(tiny_libsvm),
         "--data.num_clients",
         "4",
         "--data.partition.clients_size",

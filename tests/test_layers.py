@@ -28,9 +28,10 @@ ALLOWED = {
     "models": BASE,
     "data": BASE,
     "report": set(),
+    "checkpoints": BASE,
     "evaluation": BASE | {"client"},
     "ranks": BASE,
-    "callbacks": BASE | {"ranks", "client", "server", "curvature", "report"},
+    "callbacks": BASE | {"ranks", "client", "server", "curvature", "report", "checkpoints"},
 }
 FORBIDDEN_EVERYWHERE = {"wandb", "datasets", "pyarrow", "matplotlib", "sklearn", "torchvision"}
 

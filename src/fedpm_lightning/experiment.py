@@ -12,17 +12,20 @@ from typing import Any, Literal, cast
 
 import yaml
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from fedpm_lightning.callbacks.aggregation import EmptyRoundError
+from fedpm_lightning.callbacks.graceful_stop import GracefulStop
 from fedpm_lightning.callbacks.progress import RoundProgress
+from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun
+from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, full_disk, last_checkpoint, settle_wandb
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.registry import has_test_part
-from fedpm_lightning.errors import DivergedError
-from fedpm_lightning.module import BadClientError, FederatedModule
+from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
+from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -33,7 +36,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
-USER_ERRORS = (ValueError, OSError, ImportError, BadClientError, EmptyRoundError)
+USER_ERRORS = (ValueError, OSError, ImportError, RoundError)
 
 
 class FedpmCLI(LightningCLI):
@@ -57,6 +60,7 @@ class FedpmCLI(LightningCLI):
             help="go on from run_dir's last checkpoint: when there is one, never, or fail without one",
         )
         parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
+        parser.add_argument("--grace_s", type=float, default=20.0, help="seconds a round may take after a signal")
         dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
         parser.set_defaults({"data.partition": dirichlet})
         parser.link_arguments("rounds", "trainer.max_epochs")
@@ -64,6 +68,7 @@ class FedpmCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     verb = "fit"
+    told: tuple[str, ...] = ()
 
     @classmethod
     def subcommands(cls) -> dict[str, set[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -90,13 +95,28 @@ class FedpmCLI(LightningCLI):
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
         settings.label = settings.label or settings.model.method.class_path.rsplit(".", 1)[-1]
         settings.run_dir = str(choose_run_dir(settings))
-        if self.subcommand == "fit" and settings.ckpt_path is None and settings.resume != "never":
-            settings.ckpt_path = last_checkpoint(Path(settings.run_dir), must=settings.resume == "must")
+        # What is written down is what was asked for, without where this one start goes on from: the next start must
+        # neither go back to that checkpoint nor begin afresh again.
+        self.recorded = settings.clone()
+        self.recorded.ckpt_path, self.recorded.resume = None, "auto"
+        if self.subcommand == "fit":
+            self.settle_start(settings)
         for logger in _as_list(settings.trainer.logger):
             if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
                 continue
             if logger.init_args.save_dir in {".", None}:
                 logger.init_args.save_dir = settings.run_dir
+
+    def settle_start(self, settings: Any) -> None:
+        """Find the checkpoint to go on from, and refuse one of another experiment."""
+        run_dir, fresh = Path(settings.run_dir), settings.resume == "never"
+        if settings.ckpt_path is None and not fresh:
+            settings.ckpt_path = last_checkpoint(run_dir, must=settings.resume == "must")
+        if settings.ckpt_path is None:
+            clear_requeue(run_dir, fresh)
+        else:
+            self.told = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
+        settle_wandb(_as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer with the frame's callbacks and the run's own root folder."""
@@ -112,19 +132,12 @@ class FedpmCLI(LightningCLI):
         run_dir = Path(self.settings.run_dir)
         config: dict[str, Any] = yaml.safe_load(self.dump_config())
         run_dir.mkdir(parents=True, exist_ok=True)
-        monitor, mode = choose_monitor(measured(self.settings))
-        checkpoint = ModelCheckpoint(
-            run_dir / "checkpoints",
-            filename="best",
-            monitor=monitor,
-            mode=mode,
-            save_last=True,
-            every_n_epochs=self.settings.checkpoint_every,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-        )
+        monitor = choose_monitor(measured(self.settings))
+        folder, every = run_dir / "checkpoints", self.settings.checkpoint_every
+        checkpoints = RunCheckpoints(folder, monitor, every, config, self.told)
+        stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
-        return [RunFiles(run_dir, config), *bars, WandbRun(config), checkpoint]
+        return [RunFiles(run_dir, config), *bars, WandbRun(config), stop, checkpoints]
 
     def before_fit(self) -> None:
         """Write the complete configuration into the run's folder."""
@@ -134,7 +147,7 @@ class FedpmCLI(LightningCLI):
     def dump_config(self) -> str:
         """Return the verb's complete configuration as YAML."""
         parser = self._parser(self.subcommand)
-        return str(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"))
+        return str(parser.dump(self.recorded, skip_none=False, skip_link_targets=False, format="yaml"))
 
 
 def measured(settings: Any) -> list[str]:
@@ -166,20 +179,6 @@ def choose_run_dir(settings: Any) -> Path:
     return folder
 
 
-def last_checkpoint(run_dir: Path, must: bool) -> str | None:
-    """Return the checkpoint to go on from, or None for a fresh start.
-
-    Raises:
-        FileNotFoundError: If there is none and there must be one.
-    """
-    last = run_dir / "checkpoints" / "last.ckpt"
-    if last.is_file():
-        return str(last)
-    if must:
-        raise FileNotFoundError(f"--resume must: {last} does not exist; use --resume auto to start afresh")
-    return None
-
-
 def _slug(label: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in label.lower()).strip("_")
 
@@ -197,7 +196,7 @@ def main(argv: list[str]) -> int:
         argv: The verb and its options.
 
     Returns:
-        0, 1 (the run failed), 2 (the command line is wrong) or 3 (the model diverged).
+        0, 1 (the run failed), 2 (the command line is wrong), 3 (the model diverged), or 128 + n after signal n.
     """
     quiet_lightning()
     try:
@@ -217,12 +216,27 @@ def main(argv: list[str]) -> int:
             load_from_checkpoint_support=False,
         )
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 1
+        return exit_code(stop)
+    except KeyboardInterrupt:  # before the first round, or after the last
+        return 130
+    except InterruptedRun as stop:
+        print(stop, file=sys.stderr)
+        # The launcher takes a rank that ends with an error for a crash, and ends the others by force.
+        return 0 if os.environ.get("LOCAL_RANK", "0") != "0" else 128 + stop.signal
     except DivergedError as error:
         return _report(error, 3)
     except USER_ERRORS as error:
-        return _report(error, 1)
+        return _report(full_disk(error), 1)
     return 0
+
+
+def exit_code(stop: SystemExit) -> int:
+    """Return the code for what Lightning turns into SystemExit: it has 0 for SIGTERM and 1 for Ctrl-C."""
+    if isinstance(stop, SIGTERMException):
+        return 143
+    if isinstance(stop.__context__, KeyboardInterrupt):
+        return 130
+    return stop.code if isinstance(stop.code, int) else 1
 
 
 def _report(error: Exception, code: int) -> int:

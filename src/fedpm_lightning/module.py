@@ -7,7 +7,6 @@ loggers and progress bars all speak of rounds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
@@ -21,11 +20,12 @@ from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.timing import Timing
+from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import BufferPolicy, Client
+from fedpm_lightning.client.faults import NUMERICAL, all_finite, check_finite, client_error
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
-from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation
 from fedpm_lightning.methods.base import Method
@@ -38,6 +38,7 @@ from fedpm_lightning.types import (
     Batch,
     Broadcast,
     ClientData,
+    ClientState,
     ClientUpdate,
     Cohort,
     LocalWork,
@@ -47,10 +48,6 @@ from fedpm_lightning.types import (
 )
 
 Weighting: TypeAlias = Literal["size", "uniform"]
-
-
-class BadClientError(RuntimeError):
-    """A client's training gave NaN or Inf, or its curvature could not be factorised."""
 
 
 class FederatedModule(LightningModule):
@@ -68,7 +65,9 @@ class FederatedModule(LightningModule):
         loss: The loss module. Default: cross-entropy, or the logistic loss where the network has one output.
         l2: lambda of an explicit lambda/2 ||theta||^2 in every local objective.
         buffer_policy: Batch-norm statistics: mix (weighted mean), local (each client keeps its own) or freeze.
-        on_bad_client: When a client's loss, update or curvature is not finite: stop with an error, or drop it.
+        on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
+        max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
+        max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
         seed: The experiment's seed (linked from seed_everything).
     """
 
@@ -85,6 +84,8 @@ class FederatedModule(LightningModule):
         l2: float = 0.0,
         buffer_policy: BufferPolicy = "mix",
         on_bad_client: Literal["error", "drop"] = "error",
+        max_empty_rounds: int = 3,
+        max_loss: float | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -101,12 +102,15 @@ class FederatedModule(LightningModule):
         self.objective = Objective(loss, l2)
         self.buffer_policy: BufferPolicy = buffer_policy
         self.on_bad_client = on_bad_client
+        self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
+        self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
         self.clients = ClientStore()
         self.server_state: ServerState = {}
         self.broadcast: Broadcast = Broadcast(0, {}, {})
         self.row: dict[str, float] = {}
+        self.sampled: list[ClientData] = []
         # A list hides the scratch network from torch: it must not enter state_dict() or parameters().
         self._scratch: list[LocalModel] = []
 
@@ -115,19 +119,23 @@ class FederatedModule(LightningModule):
     def training_step(self, batch: Cohort, batch_idx: int) -> None:
         """Run one communication round on the cohort `batch`."""
         cohort = batch
+        self.sampled = list(cohort.clients)  # a callback may remove some of them from the cohort
+        self.clients.discard()  # what a round that was given up has left
         self.broadcast = self.make_broadcast()
         self.emit("on_round_start", cohort)
-        if self.method.needs_preparation:
-            self.prepare(cohort)
-        for data in self.mine(cohort):
-            self.emit("on_client_start", data)
-            update = self.attempt(data, self.method.client_update)
-            if update is not None:
-                self.receive(update)
+        if self.prepare(cohort):
+            for data in self.mine(cohort):
+                self.emit("on_client_start", data)
+                answer = self.attempt(data, self.method.client_update)
+                if answer is not None:
+                    self.receive(*answer)
         self.emit("on_before_aggregate", cohort)
         target = self.aggregation.aggregate(self)
-        self.emit("on_after_aggregate", target)
+        self.check_loss("train/loss")
+        if target:
+            self.emit("on_after_aggregate", target)
         self.server_step(target)
+        self.clients.commit(self.round)
         self.emit("on_round_end", cohort)
         # For Lightning's own callbacks (checkpoints, early stopping); loggers get the whole row at the epoch's end.
         self.log_dict(self.row, logger=False, batch_size=1)
@@ -143,24 +151,38 @@ class FederatedModule(LightningModule):
             extra=self.method.broadcast_extra(self.server_state),
         )
 
-    def prepare(self, cohort: Cohort) -> None:
-        """First pass: every client sends a message, whose weighted mean goes back with the broadcast."""
+    def prepare(self, cohort: Cohort) -> bool:
+        """First pass, where the method has one: a message of every client, whose mean joins the broadcast.
+
+        Returns:
+            Whether the clients can train: False if nobody answered.
+        """
+        if not self.method.needs_preparation:
+            return True
         mean = RunningMean(self.broadcast.params)
         for data in self.mine(cohort):
-            update = self.attempt(data, self.prepared)
-            if update is not None:
+            answer = self.attempt(data, self.prepared)
+            if answer is not None:
+                update, state = answer
+                self.clients.put(data.client, state)
                 self.emit("on_update_received", update)
                 mean.add(update.params, self.weight(update))
         all_sum(mean.tensors(), self.device)
+        if mean.total_weight == 0:
+            return False
         self.broadcast.extra["prepared"] = mean.finish()
+        return True
 
     def prepared(self, client: Client) -> ClientUpdate:
         """Return a client's message of the first pass."""
         return ClientUpdate(client.data.client, client.data.num_samples, 0, self.method.prepare(client))
 
     def mine(self, cohort: Cohort) -> list[ClientData]:
-        """Return the clients that this rank trains; those with a state stay at home."""
-        return mine(cohort.clients, at_home=self.method.stateful or self.buffer_policy == "local")
+        """Return the clients that this rank trains: those with samples; the ones with a state stay at home."""
+        return mine(
+            [data for data in cohort.clients if data.num_samples],
+            at_home=self.method.stateful or self.buffer_policy == "local",
+        )
 
     def make_client(self, data: ClientData) -> Client:
         """Return the client with its state and the scratch network at theta."""
@@ -170,51 +192,62 @@ class FederatedModule(LightningModule):
         client.start()
         return client
 
-    def attempt(self, data: ClientData, verb: Callable[[Client], ClientUpdate]) -> ClientUpdate | None:
-        """Run one of the method's verbs on a client; None if the client was dropped as bad.
+    def attempt(
+        self, data: ClientData, verb: Callable[[Client], ClientUpdate]
+    ) -> tuple[ClientUpdate, ClientState] | None:
+        """Run one of the method's verbs on a client; return its update and new state, None if it was dropped as bad.
 
         Raises:
-            BadClientError: Naming round, client and cause, unless `on_bad_client` is drop.
+            BadClientError: Naming round, client and cause.
         """
         try:
             with seeded(self.seed, "client", self.round, data.client, [self.device]):
                 client = self.make_client(data)
                 update = verb(client)
             check_finite(update)
-        except (CurvatureError, FloatingPointError) as cause:
-            self.handle_bad_client(data.client, cause)
+        except Exception as cause:
+            if self.on_bad_client == "error" or not isinstance(cause, NUMERICAL):
+                raise client_error(self.round, data.client, cause) from cause
+            self.say(f"dropped: round {self.round + 1}, client {data.client}: {cause}")
             return None
-        self.clients.put(data.client, client.state)
-        return update
+        return update, client.state
 
-    def handle_bad_client(self, client: int, cause: Exception) -> None:
-        """Raise, or log the drop."""
-        message = f"round {self.round + 1}, client {client}: {cause}"
-        if self.on_bad_client == "error":
-            raise BadClientError(
-                f"{message}. Lower the learning rate, raise the damping, or drop such clients with "
-                "--model.on_bad_client drop"
-            ) from cause
-        self.say(f"dropped: {message}")
+    def receive(self, update: ClientUpdate, state: ClientState) -> None:
+        """Pass an update through the callbacks to the aggregation.
 
-    def receive(self, update: ClientUpdate) -> None:
-        """Pass an update through the callbacks to the aggregation."""
+        A client whose update never arrives keeps its old state: control variates must add up at both ends.
+        """
         self.emit("on_client_end", update)
         if not update.dropped:
+            self.clients.put(update.client, state)
             self.emit("on_update_received", update)
             self.aggregation.receive(self, update)
 
     def server_step(self, target: Params) -> None:
-        """Move theta to the target through the server optimizer: exactly one step a round."""
-        if not all(bool(torch.isfinite(t).all()) for t in target.values()):
-            raise DivergedError(
-                f"round {self.round + 1}: the aggregated model has NaN or Inf; the last checkpoint "
-                "stays. Lower the learning rate or raise the damping"
-            )
+        """Move theta to the target through the server optimizer: exactly one step a round, also without a target."""
         optimizer = cast(Optimizer, self.optimizers())
+        self.check_model(target)
         set_target(optimizer, self.theta, target)
         optimizer.step()
         optimizer.zero_grad()
+        self.check_model(self.theta)
+
+    def check_model(self, params: Params) -> None:
+        """Raise DivergedError if the aggregate, or theta, is not finite; a checkpoint has not been written yet."""
+        if not all_finite(params.values()):
+            raise DivergedError(
+                f"round {self.round + 1}: the global model has NaN or Inf; the last checkpoint stays. Lower the "
+                "learning rate or raise the damping"
+            )
+
+    def check_loss(self, name: str) -> None:
+        """Raise DivergedError if a loss of this round's row is above `max_loss`, or NaN."""
+        value = self.row.get(name)
+        if self.max_loss is not None and value is not None and not value <= self.max_loss:
+            raise DivergedError(
+                f"round {self.round + 1}: {name} {value:.4g} is above model.max_loss {self.max_loss:g}; the last "
+                "checkpoint stays. Lower the learning rate, or raise the bound"
+            )
 
     # ---------------------------------------------------------------- parts of the round
 
@@ -330,6 +363,8 @@ class FederatedModule(LightningModule):
             metrics = self.evaluation.compute(split)
             self.row.update(metrics)
             self.log_dict(metrics, logger=False)
+            if not self.trainer.sanity_checking:
+                self.check_loss(f"{split}/loss")
             if self.trainer.state.fn != "fit":
                 for name, value in metrics.items():
                     self.say(f"{name} {value:.4f}")
@@ -350,20 +385,16 @@ class FederatedModule(LightningModule):
             "names": list(self.theta),
             "server": self.server_state,
             "clients": all_states(self.clients.state_dict()),
+            "changed": all_states(self.clients.changed),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the server's and the clients' states."""
         federated = checkpoint["federated"]
         self.server_state = federated["server"]
-        self.clients.load_state_dict(federated["clients"])
-
-
-def check_finite(update: ClientUpdate) -> None:
-    """Raise FloatingPointError if the loss or a parameter of the update is NaN or infinite."""
-    loss = update.metrics.get("loss", 0.0)
-    if not math.isfinite(loss):
-        raise FloatingPointError(f"the local training loss is {loss}")
-    bad = [name for name, value in update.params.items() if not bool(torch.isfinite(value).all())]
-    if bad:
-        raise FloatingPointError(f"the update has NaN or Inf in {', '.join(bad)}")
+        if not federated.get("side_files"):  # evaluation needs no clients, and leaves their files unread
+            self.clients.load_state_dict(federated["clients"], federated.get("changed"))
+        elif self.trainer.state.fn == "fit":
+            raise ValueError(
+                "this checkpoint keeps its clients in files of their own: add RunCheckpoints to the trainer"
+            )

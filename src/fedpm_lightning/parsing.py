@@ -107,14 +107,16 @@ def _spelled_out(key: str, value: str) -> str:
 
 
 def recall_run(words: Sequence[str]) -> list[str]:
-    """For validate and test: let `--run_dir R` alone stand for R's configuration and R's best checkpoint.
+    """Let `--run_dir R` alone stand for R's configuration, and in validate and test for R's best checkpoint.
 
     Raises:
-        SystemExit: With code 2 if R holds no config.yaml.
+        SystemExit: With code 2 if R holds no config.yaml (in fit that is a new run).
     """
     words = list(words)
     run_dir = _option(words, "run_dir")
-    if words[0] == "fit" or run_dir is None:
+    if run_dir is None:
+        return words
+    if words[0] == "fit" and not (Path(run_dir) / "config.yaml").is_file():
         return words
     if _option(words, "config") is None:
         config = Path(run_dir) / "config.yaml"
@@ -122,7 +124,7 @@ def recall_run(words: Sequence[str]) -> list[str]:
             sys.stderr.write(f"error: run_dir {run_dir} has no config.yaml; give the folder of a run\n")
             raise SystemExit(2)
         words[1:1] = ["--config", str(config)]
-    if _option(words, "ckpt_path") is None:
+    if words[0] != "fit" and _option(words, "ckpt_path") is None:
         words += ["--ckpt_path", str(checkpoint_of(Path(run_dir)))]
     return words
 

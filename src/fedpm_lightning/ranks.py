@@ -12,9 +12,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fedpm_lightning.types import ClientData, ClientState
+from fedpm_lightning.types import ClientData
 
 Data = TypeVar("Data", bound=ClientData)
+Part = TypeVar("Part")
 
 
 def world() -> tuple[int, int]:
@@ -57,11 +58,11 @@ def all_sum(tensors: Sequence[Tensor], device: torch.device) -> None:
         tensor.copy_(there)
 
 
-def all_states(states: dict[int, ClientState]) -> dict[int, ClientState]:
-    """Return the client states of all ranks; every client is at home on one."""
+def all_states(states: dict[int, Part]) -> dict[int, Part]:
+    """Return what all ranks keep by client (states, versions); every client is at home on one."""
     _, ranks = world()
     if ranks == 1:
         return states
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, states)
-    return {client: state for part in cast(list[dict[int, ClientState]], gathered) for client, state in part.items()}
+    return {client: state for part in cast("list[dict[int, Part]]", gathered) for client, state in part.items()}

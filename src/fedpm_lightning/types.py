@@ -97,6 +97,10 @@ class ClientData(Protocol):
         """n_i, the number of local training samples."""
         ...
 
+    def steps(self, work: LocalWork) -> int:
+        """Return how many batches `batches` yields for this amount of work."""
+        ...
+
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         """Yield the training batches of one round: shuffled and augmented as f(seed, round, client)."""
         ...

@@ -197,7 +197,8 @@ def test_uploaded_bytes_are_those_of_the_form_sent(name):
 def test_dtype_and_device_are_kept(name, dtype):
     run = advance(start(ROWS[name], dtype=dtype), 2)
     assert {t.dtype for t in run.theta.values()} == {dtype}
-    assert all(t.dtype == dtype for u in run.updates for t in u.params.values())
+    if not ROWS[name].glm:  # the Hessian methods compute and send float64 whatever theta is
+        assert all(t.dtype == dtype for u in run.updates for t in u.params.values())
     assert all(not t.requires_grad for t in run.theta.values())
 
 

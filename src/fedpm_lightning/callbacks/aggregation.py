@@ -7,12 +7,14 @@ aggregation, an attack study) in its place and no round is ever aggregated twice
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.errors import AggregationError, DivergedError, EmptyRoundError
 from fedpm_lightning.ranks import all_sum
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean
@@ -22,24 +24,22 @@ if TYPE_CHECKING:
     from fedpm_lightning.module import FederatedModule
 
 
-class EmptyRoundError(RuntimeError):
-    """No client of a round's cohort returned anything."""
-
-
 class Aggregation(FederatedCallback):
     """Plain aggregation as the method defines it.
 
     Attributes:
         rounds_aggregated: How many rounds this callback aggregated in this process.
+        empty_rounds: How many rounds in a row, up to now, no client returned.
     """
 
     def __init__(self) -> None:
         self.rounds_aggregated = 0
+        self.empty_rounds = 0
         self._aggregator: Aggregator | None = None
         self._buffers = RunningMean({})
         self._loss = RunningMean({})
-        self._returned = torch.zeros((), dtype=torch.float64)
-        self._cohort: list[int] = []
+        # Clients that returned, and the sum of their weights.
+        self._returned = torch.zeros(2, dtype=torch.float64)
 
     def make_aggregator(self, module: FederatedModule) -> Aggregator:
         """Return this round's aggregator; a subclass may return its own."""
@@ -51,13 +51,14 @@ class Aggregation(FederatedCallback):
         self._aggregator = self.make_aggregator(module)
         self._buffers = RunningMean(module.broadcast.buffers if module.buffer_policy == "mix" else {})
         self._loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
-        self._returned, self._cohort = torch.zeros((), dtype=torch.float64), cohort.ids
+        self._returned = torch.zeros(2, dtype=torch.float64)
 
     def receive(self, module: FederatedModule, update: ClientUpdate) -> None:
         """Stream one update into the sums; called by the module, after every callback has seen the update."""
         weight = module.weight(update)
         if not math.isfinite(weight) or weight < 0:
-            raise ValueError(f"client {update.client} has mixing weight {weight}: it must be finite and at least 0")
+            where = f"round {module.round + 1}, client {update.client}"
+            raise AggregationError(f"{where}: the mixing weight is {weight}; it must be a finite number of at least 0")
         if self._aggregator is None:
             raise RuntimeError("an update arrived before on_round_start")
         self._aggregator.add(update, weight)
@@ -65,27 +66,69 @@ class Aggregation(FederatedCallback):
             self._buffers.add(update.buffers, weight)
         loss = torch.tensor(update.metrics.get("loss", float("nan")), dtype=torch.float64)
         self._loss.add({"loss": loss}, weight)
-        self._returned += weight
+        self._returned += torch.tensor([1.0, weight], dtype=torch.float64)
 
     def aggregate(self, module: FederatedModule) -> Params:
         """Sum over the ranks and finish.
 
         Returns:
-            The target for theta; mixed buffers are copied into the network by the module.
+            The target for theta, empty if no client returned; mixed buffers are copied into the network.
 
         Raises:
-            EmptyRoundError: If no client returned, or all weights are zero.
+            EmptyRoundError: If all weights are zero, or no client returned for `max_empty_rounds` rounds.
+            DivergedError: If the sums have NaN or Inf.
+            AggregationError: If the sums cannot be turned into a target.
         """
         all_sum([self._returned], module.device)
-        if self._aggregator is None or self._returned == 0:
+        returned, weight = self._returned.tolist()
+        module.record("clients/returned", returned)
+        module.record("clients/dropped", len(module.sampled) - returned)
+        if self._aggregator is None or returned == 0:
+            self.count_empty_round(module)
+            return {}
+        if weight == 0:
             raise EmptyRoundError(
-                f"round {module.round + 1}: none of the clients {self._cohort} returned an update with a positive "
-                "weight; the global model is unchanged. Raise data.clients_per_round, or lower the dropout rate"
+                f"round {module.round + 1}: all mixing weights are 0; the global model is unchanged. Give at least "
+                f"one of the clients {[data.client for data in module.sampled]} a positive weight"
             )
+        self.empty_rounds = 0
         all_sum([*self._aggregator.tensors(), *self._buffers.tensors(), *self._loss.tensors()], module.device)
-        target = self._aggregator.finish()
         module.record("train/loss", float(self._loss.finish()["loss"]))
+        target = self.finish(module, self._aggregator)
         if module.buffer_policy == "mix":
             module.set_buffers(self._buffers.finish())
         self.rounds_aggregated += 1
         return target
+
+    def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
+        """Return the aggregator's target; say which round it was where the sums are of no use."""
+        try:
+            return aggregator.finish()
+        except CurvatureError as cause:
+            kind = DivergedError if isinstance(cause, FloatingPointError) else AggregationError
+            raise kind(f"round {module.round + 1}, at the server: {cause}") from cause
+
+    def count_empty_round(self, module: FederatedModule) -> None:
+        """Warn of a round without updates, or raise EmptyRoundError where there is no hope."""
+        self.empty_rounds += 1
+        clients, number = [data.client for data in module.sampled], module.round + 1
+        unchanged = "the global model is unchanged"
+        if not any(data.num_samples for data in module.sampled):
+            raise EmptyRoundError(
+                f"round {number}: the sampled clients {clients} hold no samples; {unchanged}. Raise "
+                "data.clients_per_round, or the partition's min_samples"
+            )
+        if self.empty_rounds >= module.max_empty_rounds:
+            raise EmptyRoundError(
+                f"round {number}: no client returned in {self.empty_rounds} rounds in a row, at last none of {clients}; "
+                f"{unchanged}. Lower the dropout rate, sample more clients, or raise model.max_empty_rounds"
+            )
+        module.say(f"warning: round {number}: none of the clients {clients} returned; {unchanged}")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the count of empty rounds, so that it survives a resume."""
+        return {"empty_rounds": self.empty_rounds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the count."""
+        self.empty_rounds = int(state_dict["empty_rounds"])

@@ -5,6 +5,7 @@ They are complete at any moment: a killed run leaves its finished rounds and a s
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -48,6 +49,7 @@ class RunFiles(FederatedCallback):
         super().__init__()
         self.run_dir = Path(run_dir)
         self.history = History(fixed_monitor=monitor)
+        self.resumes: list[dict[str, Any]] = []
         self._config = config
         self._names = {
             "experiment": experiment or config.get("experiment"),
@@ -60,12 +62,13 @@ class RunFiles(FederatedCallback):
         self._began = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Keep the metrics before the first round: a resumed run does not evaluate them again."""
-        return {"initial": dict(self.history.initial)}
+        """Keep the metrics before the first round (a resumed run does not evaluate them again) and the resumes."""
+        return {"initial": dict(self.history.initial), "resumes": list(self.resumes)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take the initial metrics back from a checkpoint."""
+        """Take them back from a checkpoint."""
         self.history.initial = dict(state_dict["initial"])
+        self.resumes = list(state_dict.get("resumes", []))
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The sanity check is the evaluation of the initial model; without splits Lightning runs it on a resume too."""
@@ -110,7 +113,10 @@ class RunFiles(FederatedCallback):
             current_row(pl_module)["diverged"] = 1.0
             self._write_row(trainer, pl_module)
         reason = f"{type(exception).__name__}: {exception}".splitlines()[0]
-        self.write_summary(error=reason)
+        try:
+            self.write_summary(error=reason)
+        except OSError as cause:  # a full disk is often the reason: it must not hide behind its own consequence
+            print(f"summary.json could not be written: {cause}", file=sys.stderr)
 
     def write_summary(self, finished: bool = False, error: str | None = None) -> None:
         """Write summary.json as the run stands now."""
@@ -132,6 +138,7 @@ class RunFiles(FederatedCallback):
             "bytes_down": final.get("comm/down_bytes"),
             "seconds": final.get("time/total_s"),
             "run_dir": str(self.run_dir),
+            "resumes": self.resumes,
             "config": self._config,
         }
         write_atomically(self.run_dir / "summary.json", to_json(summary))

@@ -11,23 +11,39 @@ from fedpm_lightning.types import ClientState
 
 
 class ClientStore:
-    """A lazy dictionary of client states; only clients that ever took part occupy memory."""
+    """A lazy dictionary of client states; only clients that ever took part occupy memory.
+
+    Attributes:
+        changed: Client -> the 0-based round that last changed its state.
+    """
 
     def __init__(self) -> None:
+        self.changed: dict[int, int] = {}
         self._states: dict[int, ClientState] = {}
+        self._pending: dict[int, ClientState] = {}
 
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
         """Return a working copy of the client's state; `init()` makes the first one.
 
-        It is a copy, so that a client whose round fails leaves its stored state as it was: `put` commits.
+        It is a copy, so that a client whose round fails leaves its stored state as it was: `put` takes it.
         """
-        stored = self._states.get(client)
+        stored = self._pending.get(client, self._states.get(client))
         return dict(stored) if stored is not None else init()
 
     def put(self, client: int, state: ClientState) -> None:
-        """Commit a client's state after its round; tensors go to the CPU."""
+        """Take a client's new state; it counts from the end of the round. Tensors go to the CPU."""
         if state:
-            self._states[client] = {key: to_cpu(value) for key, value in state.items()}
+            self._pending[client] = {key: to_cpu(value) for key, value in state.items()}
+
+    def commit(self, round: int) -> None:
+        """End a round: until then a checkpoint (SLURM may ask for one at any moment) holds the states before it."""
+        self._states.update(self._pending)
+        self.changed.update(dict.fromkeys(self._pending, round))
+        self._pending.clear()
+
+    def discard(self) -> None:
+        """Forget the states of a round that did not end."""
+        self._pending.clear()
 
     def __len__(self) -> int:
         return len(self._states)
@@ -39,9 +55,10 @@ class ClientStore:
         """Return all states, client -> state: plain dictionaries of tensors and numbers."""
         return {client: self._states[client] for client in self}
 
-    def load_state_dict(self, states: dict[int, ClientState]) -> None:
-        """Replace all states."""
-        self._states = dict(states)
+    def load_state_dict(self, states: dict[int, ClientState], changed: dict[int, int] | None = None) -> None:
+        """Replace all states; without `changed` they count as those of round 0."""
+        self._states, self._pending = dict(states), {}
+        self.changed = dict(changed) if changed is not None else dict.fromkeys(states, 0)
 
 
 def to_cpu(value: Any) -> Any:

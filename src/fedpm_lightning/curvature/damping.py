@@ -30,6 +30,10 @@ class CurvatureError(ArithmeticError):
     """A curvature matrix is not finite, or not positive definite at any allowed damping."""
 
 
+class NonFiniteCurvatureError(CurvatureError, FloatingPointError):
+    """A curvature matrix, or what it multiplies, has NaN or Inf: the model diverged."""
+
+
 def check_damping(delta: float, mode: str) -> None:
     """Validate a damping.
 
@@ -92,7 +96,7 @@ def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str,
     """Return delta, ten times larger where the factorisation failed, or say why it cannot grow."""
     used = float(delta[failed].max())
     if not (M.isfinite().all() and delta.isfinite().all()):
-        raise CurvatureError(
+        raise NonFiniteCurvatureError(
             f"layer {layer!r}: the curvature is NaN or Inf (delta {used:.3g}); the activations or weights "
             "diverged: lower lr or raise damping"
         )

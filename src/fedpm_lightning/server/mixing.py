@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, CurvatureError, damped_cholesky
+from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, NonFiniteCurvatureError, damped_cholesky
 from fedpm_lightning.curvature.math import trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
@@ -50,6 +50,11 @@ class RunningMean:
         for name, total in self._sums.items():
             total.add_(tensors[name].to(total), alpha=weight)
         self._weight += weight
+
+    @property
+    def total_weight(self) -> float:
+        """The sum of the weights so far; 0 when nothing was added."""
+        return float(self._weight)
 
     def tensors(self) -> list[Tensor]:
         """Return the running sums, in a fixed order, to be all-reduced in place."""
@@ -114,7 +119,7 @@ class RunningPreconditionedMix:
         S2 = self._S2 + (extra / weight)[..., None, None] * self._D
         step = torch.cholesky_solve(S2.mT, L).mT
         if not step.isfinite().all():
-            raise CurvatureError(f"layer {self.layer!r}: the clients' weights have NaN or Inf; lower lr")
+            raise NonFiniteCurvatureError(f"layer {self.layer!r}: the clients' weights have NaN or Inf; lower lr")
         return (self._W + step).to(self._dtype)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.damping import NonFiniteCurvatureError
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 
 
@@ -36,9 +36,11 @@ def projected_step(H: Tensor, g: Tensor, mu: float) -> Tensor:
         mu: The least eigenvalue, above 0.
 
     Raises:
-        CurvatureError: If H is not finite.
+        NonFiniteCurvatureError: If H is not finite.
     """
     if not bool(H.isfinite().all()):
-        raise CurvatureError("the server's Hessian has NaN or Inf; the model diverged: lower alpha or raise mu")
+        raise NonFiniteCurvatureError(
+            "the server's Hessian has NaN or Inf; the model diverged: lower alpha or raise mu"
+        )
     values, vectors = torch.linalg.eigh(H)
     return vectors @ ((vectors.mT @ g) / values.clamp_min(mu))

@@ -1,0 +1,175 @@
+"""The checkpoints of a run: every so many rounds, committed one after the other, the one before kept meanwhile."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+
+from fedpm_lightning.callbacks.graceful_stop import leaving
+from fedpm_lightning.callbacks.run_facts import device_name, partition_facts, versions
+from fedpm_lightning.callbacks.run_files import find_run_files
+from fedpm_lightning.checkpoints.durable import DiskFullError, point
+from fedpm_lightning.checkpoints.identity import Difference, refuse
+from fedpm_lightning.checkpoints.manifest import (
+    Manifest,
+    checkpoint_file,
+    keep_only,
+    manifest_file,
+    rounds_in,
+)
+from fedpm_lightning.checkpoints.side_files import SideFileIO
+from fedpm_lightning.report.history import Monitor
+
+if TYPE_CHECKING:
+    from fedpm_lightning.module import FederatedModule
+
+
+class RunCheckpoints(Checkpoint):
+    """Saves `last.ckpt` and `best.ckpt`, so that a kill at any moment leaves a good checkpoint.
+
+    Args:
+        folder: Where; the run's folder `checkpoints`.
+        monitor: The metric that decides `best.ckpt`; without one there is none.
+        every: Rounds between two checkpoints; the last round is always saved.
+        config: The run's configuration, kept beside every checkpoint so that a resume can compare.
+        told: What a resume changed against the checkpoint, in words.
+
+    Raises:
+        ValueError: If `every` is below 1; on a resume, if the data or their partition are not those of the checkpoint.
+        DiskFullError: If a checkpoint finds no room; the one before is intact.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        monitor: Monitor | None = None,
+        every: int = 1,
+        config: Mapping[str, Any] | None = None,
+        told: Sequence[str] = (),
+    ) -> None:
+        super().__init__()
+        if every < 1:
+            raise ValueError(f"checkpoint_every must be at least 1 round, got {every}")
+        self.folder, self.monitor, self.every = Path(folder), monitor, every
+        self._files = SideFileIO(self.folder)
+        self._files.config = dict(config or {})
+        self._told = list(told)
+        self._best: tuple[int, float] | None = None
+        self._before: dict[str, Any] = {}
+        self._now: dict[str, Any] = {}
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Let Lightning read and write checkpoints in our way."""
+        if stage == "fit":
+            trainer.strategy.checkpoint_io = self._files
+            self._now = setting(trainer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the best round and what a resume compares."""
+        best = None if self._best is None else list(self._best)
+        return {"best": best, "setting": self._now}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over the best round; refuse other data.
+
+        Raises:
+            ValueError: If the partition or the labels differ from the checkpoint's.
+        """
+        best = state_dict["best"]
+        self._best = None if best is None else (int(best[0]), float(best[1]))
+        self._before = dict(state_dict["setting"])
+        data = [key for key in ("partition_hash", "labels_hash") if self._before.get(key) != self._now.get(key)]
+        refuse([Difference(key, self._before.get(key), self._now.get(key)) for key in data], str(self.folder))
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Remove what came after the resumed round (it never happened), and say what changed."""
+        if trainer.global_step > 0:
+            self._tell(trainer, cast("FederatedModule", pl_module))
+        if not self._active(trainer):
+            return
+        done, source = trainer.global_step, trainer.ckpt_path
+        here = source is not None and Path(source).resolve().parent == self.folder.resolve()
+        keep_only(self.folder, [round for round in rounds_in(self.folder) if here and round <= done])
+        self._point(done)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the round when it is due, and always the last one and one after which the run is stopped."""
+        round = trainer.current_epoch + 1
+        ends = round == trainer.max_epochs or trainer.should_stop or leaving(trainer)
+        if not (ends or round % self.every == 0) or cast(Any, trainer).fast_dev_run:
+            return
+        self._judge(trainer, round)
+        self._save(trainer, round)
+
+    def _save(self, trainer: Trainer, round: int) -> None:
+        """Commit one checkpoint, then let go of those that it replaces."""
+        self._files.best = self._best[0] if self._best else None
+        before = self._files.previous(round)
+        try:
+            trainer.save_checkpoint(checkpoint_file(self.folder, round))
+            if self._active(trainer):
+                self._point(round)
+                keep_only(self.folder, {round, *self._needed(round), *self._needed(before)})
+        except DiskFullError as cause:
+            kept = "there is none before it" if before is None else f"that of round {before} is intact"
+            raise DiskFullError(
+                f"the checkpoint of round {round} could not be written, {kept}: {cause}. Make room and go on with\n"
+                f"  fedpm fit --run_dir {self.folder.parent}"
+            ) from cause
+
+    def _needed(self, round: int | None) -> set[int]:
+        """Return a committed round and its best one."""
+        if round is None or not manifest_file(self.folder, round).is_file():
+            return set()
+        best = Manifest.read(manifest_file(self.folder, round)).best
+        return {round} if best is None else {round, best}
+
+    def _judge(self, trainer: Trainer, round: int) -> None:
+        value = trainer.callback_metrics.get(self.monitor.key) if self.monitor else None
+        if self.monitor is None or value is None:
+            return
+        if self._best is None or self.monitor.better(float(value), self._best[1]):
+            self._best = (round, float(value))
+
+    def _point(self, round: int) -> None:
+        """Let last.ckpt and best.ckpt stand for their rounds, as far as these exist."""
+        for name, target in (("last.ckpt", round), ("best.ckpt", self._best[0] if self._best else 0)):
+            link, file = self.folder / name, checkpoint_file(self.folder, target)
+            if file.is_file():
+                point(link, file)
+            elif link.is_symlink() or round == 0:
+                link.unlink(missing_ok=True)
+
+    def _active(self, trainer: Trainer) -> bool:
+        """Tell whether this process keeps the folder; a fast_dev_run must not touch a real run's."""
+        return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
+
+    def _tell(self, trainer: Trainer, module: FederatedModule) -> None:
+        changed = [Difference(k, self._before.get(k), v) for k, v in self._now.items() if self._before.get(k) != v]
+        lines = [*self._told, *map(str, changed if self._before else [])]
+        for line in lines:
+            module.say(f"resume with another {line} (last bits may differ from an undisturbed run's)")
+        files = find_run_files(trainer)
+        if files is not None:
+            files.resumes.append({"after_round": trainer.global_step, "changed": lines})
+
+
+def setting(trainer: Trainer) -> dict[str, Any]:
+    """Return what decides a run's bits beside its configuration: data, ranks, threads, device, versions."""
+    facts = partition_facts(getattr(trainer, "datamodule", None))
+    labels = json.dumps(facts.get("histogram")).encode()
+    return {
+        "partition_hash": facts.get("hash") or facts.get("sha256"),
+        "labels_hash": hashlib.sha256(labels).hexdigest(),
+        "ranks": trainer.world_size,
+        "threads": torch.get_num_threads(),
+        "device": device_name(trainer),
+        "torch": versions()["torch"],
+    }

@@ -1,0 +1,76 @@
+"""What can go wrong at a client: NaN or Inf in what it uploads, and any error while it trains, named by round and client.
+
+All parts of an upload are checked with one wait for the device; only a bad one is searched part by part.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.errors import BadClientError, DivergedClientError
+from fedpm_lightning.types import ClientUpdate
+
+NUMERICAL = (CurvatureError, FloatingPointError)
+"""What `on_bad_client: drop` drops; every other error is a mistake in the code and stops the run."""
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether no tensor holds NaN or Inf; the host waits for the device once."""
+    flags = [torch.isfinite(t).all() for t in tensors if t.is_floating_point()]
+    return not flags or bool(torch.stack(flags).all())
+
+
+def check_finite(update: ClientUpdate) -> None:
+    """Check loss, parameters, message and buffers of an update.
+
+    Raises:
+        FloatingPointError: If one of them is NaN or infinite; the message names the parts.
+    """
+    loss = update.metrics.get("loss", 0.0)
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the local training loss is {loss}")
+    uploaded: dict[str, Any] = {**update.params, **update.message, **update.buffers}
+    parts = dict(_leaves("", uploaded))
+    if all_finite(parts.values()):
+        return
+    bad = [name for name, tensor in parts.items() if not all_finite([tensor])]
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    raise FloatingPointError(f"the upload has NaN or Inf in {', '.join(bad[:3])}{more}")
+
+
+def client_error(round: int, client: int, cause: Exception) -> BadClientError:
+    """Return the error that stops the run because of one client.
+
+    Args:
+        round: 0-based round.
+        client: The client's id.
+        cause: What was raised while it trained, or by `check_finite`.
+    """
+    where = f"round {round + 1}, client {client}"
+    if not isinstance(cause, NUMERICAL):
+        return BadClientError(f"{where}: {type(cause).__name__}: {cause}")
+    kind = DivergedClientError if isinstance(cause, FloatingPointError) else BadClientError
+    advice = "Lower the learning rate, raise the damping, or drop such clients with --model.on_bad_client drop"
+    return kind(f"{where}: {cause}. {advice}")
+
+
+def _leaves(name: str, part: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield every number of a message as a tensor, with a dotted name."""
+    if isinstance(part, Tensor):
+        yield name, part
+    elif isinstance(part, float):
+        yield name, torch.tensor(part, dtype=torch.float64)
+    elif isinstance(part, Mapping):
+        for key, inner in cast("Mapping[str, object]", part).items():
+            yield from _leaves(f"{name}.{key}" if name else str(key), inner)
+    elif isinstance(part, list | tuple):
+        for number, inner in enumerate(cast("Iterable[object]", part)):
+            yield from _leaves(f"{name}.{number}", inner)
+    elif hasattr(part, "wire_bytes"):  # a factor or a compressed matrix: its tensors are its attributes
+        yield from _leaves(name, vars(part))
