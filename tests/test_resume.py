@@ -1,25 +1,57 @@
-"""A run that stops and goes on ends where an undisturbed one ends, bit for bit."""
+"""A run that stops in any way goes on and ends where an undisturbed one ends, bit for bit."""
 
 from __future__ import annotations
 
-import torch
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from resume_parts import broken, ended, forked, last, rounds_written, same_end, until
 
 SETTINGS = ("--model.local_epochs", "1", "--data.participation", "0.5")
-MEASURED = ("train/loss", "val/loss", "val/acc", "test/loss", "test/acc", "comm/up_bytes", "comm/down_bytes")
+SMALL = ("--config", "configs/quickstart.yaml", *SETTINGS)
+DROPOUT = ("--model.net", '{"class_path": "resume_parts.DropoutCNN"}', "--data.augment", "true")
+CONFIGS = Path(__file__).resolve().parent.parent / "configs"
 
 
-def weights(run):
-    return torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+def method(name):
+    return ("--config", f"configs/method/{name}.yaml")
 
 
 def test_six_rounds_are_three_and_three_more(quickstart):
     straight = quickstart(*SETTINGS, "--rounds", "6", folder="straight")
     assert quickstart(*SETTINGS, "--rounds", "3", folder="halves").code == 0
     halves = quickstart(*SETTINGS, "--rounds", "6", folder="halves")
-    assert all(torch.equal(value, weights(straight)[name]) for name, value in weights(halves).items())
-    for a, b in zip(straight.rows, halves.rows, strict=True):
-        assert [a[k] for k in MEASURED] == [b[k] for k in MEASURED]
+    same_end(straight, halves)
     assert straight.summary["initial"] == halves.summary["initial"]
+
+
+def test_a_kill_in_the_fourth_round_leaves_no_trace(quickstart):
+    """SIGKILL in a child process: sampled cohorts, dropout, augmented images, a state at every client."""
+    words = (*method("scaffold"), *SETTINGS, *DROPOUT, "--rounds", "6")
+    straight = quickstart(*words, folder="straight")
+    output = straight.folder.parent / "output"
+    command = ["fit", "--config", "configs/quickstart.yaml", *words, *broken(4, "kill"), "--run_dir", "killed"]
+    assert ended(forked(command, output)) == 137, output.read_text()
+    killed = quickstart(*words, folder="killed")
+    same_end(straight, killed)
+    assert killed.summary["resumes"] == [{"after_round": 3, "changed": killed.summary["resumes"][0]["changed"]}]
+
+
+def test_a_killed_process_goes_on_with_its_folder_alone(fedpm, repo):
+    words = ("fit", *SMALL, *DROPOUT, *method("fedpm"), "--rounds", "6")
+    straight = fedpm(*words, folder="straight")
+    command = [sys.executable, "-m", "fedpm_lightning.cli", *words, *broken(4, "kill"), "--run_dir", "killed"]
+    environment = os.environ | {"PYTHONPATH": str(repo / "tests"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == -9, done.stderr[-2000:]
+    config = straight.folder.parent / "killed" / "config.yaml"
+    config.write_text(config.read_text().replace("at: 4", "at: 99"))
+    same_end(straight, fedpm("fit", folder="killed"))
 
 
 def test_a_finished_run_is_left_alone_and_never_starts_afresh(quickstart):
@@ -28,9 +60,195 @@ def test_a_finished_run_is_left_alone_and_never_starts_afresh(quickstart):
     assert quickstart(*SETTINGS, "--rounds", "2").code == 0
     assert (first.folder / "metrics.csv").read_text() == before
     again = quickstart(*SETTINGS, "--rounds", "1", "--resume", "never")
-    assert len(again.rows) == 1
+    assert len(again.rows) == 1 and last(again.folder)["global_step"] == 1
+    assert "resume: auto" in (again.folder / "config.yaml").read_text()  # the next start goes on
 
 
 def test_resume_must_needs_a_checkpoint(quickstart, capsys):
     assert quickstart(*SETTINGS, "--resume", "must", folder="empty").code == 1
     assert "last.ckpt does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", ["torn", "changed", "client gone"])
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(quickstart, capsys, damage):
+    words = (*method("scaffold"), *SETTINGS)
+    straight = quickstart(*words, "--rounds", "3", folder="straight")
+    run = quickstart(*words, "--rounds", "2", folder="damaged")
+    newest = run.folder / "checkpoints" / "last.ckpt"
+    content = newest.read_bytes()
+    if damage == "torn":
+        newest.write_bytes(content[: len(content) // 2])
+    elif damage == "changed":
+        newest.write_bytes(content[:5000] + bytes([content[5000] ^ 1]) + content[5001:])
+    else:
+        next((run.folder / "checkpoints" / "clients").glob("*-r2.pt")).unlink()
+    capsys.readouterr()
+    same_end(straight, quickstart(*words, "--rounds", "3", folder="damaged"))
+    assert "passed over the checkpoint of round 2" in capsys.readouterr().out
+
+
+def test_another_experiment_is_refused_and_a_longer_one_is_not(quickstart, capsys):
+    run = quickstart(*SETTINGS, "--rounds", "1")
+    for words, key in (
+        (("--seed_everything", "1"), "seed_everything: 0 in the checkpoint, 1 now"),
+        (("--model.method.lr", "0.2"), "model.method.init_args.lr: 0.3 in the checkpoint, 0.2 now"),
+        (("--data.partition.alpha", "1.0"), "data.partition.init_args.alpha"),
+        (method("fedavg"), "model.method.class_path"),
+    ):
+        assert quickstart(*words[:0], *SETTINGS, *words, "--rounds", "2").code == 1
+        error = capsys.readouterr().err
+        assert key in error and "--resume never" in error
+    assert last(run.folder)["global_step"] == 1
+    assert quickstart(*SETTINGS, "--rounds", "2", "--checkpoint_every", "5", "--label", "x").code == 0
+    assert last(run.folder)["global_step"] == 2
+
+
+def test_other_data_under_the_same_name_is_refused(quickstart, capsys, monkeypatch):
+    quickstart(*SETTINGS, "--rounds", "1")
+    monkeypatch.setattr("fedpm_lightning.data.partition_report.partition_hash", lambda parts: "other")
+    assert quickstart(*SETTINGS, "--rounds", "2").code == 1
+    assert "partition_hash" in capsys.readouterr().err
+
+
+def test_another_thread_count_is_told_and_recorded(quickstart, capsys, monkeypatch):
+    quickstart(*SETTINGS, "--rounds", "1")
+    monkeypatch.setattr("torch.get_num_threads", lambda: 7)
+    run = quickstart(*SETTINGS, "--rounds", "2")
+    assert "resume with another threads: 1 in the checkpoint, 7 now" in capsys.readouterr().out
+    assert run.summary["resumes"][0]["changed"] == ["threads: 1 in the checkpoint, 7 now"]
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 138), ("SIGINT", 130)])
+def test_a_signal_lets_the_round_end_and_saves_it(fedpm, tmp_path, number, code):
+    import signal
+
+    fedpm("--version")  # settles the folder
+    child = forked(["fit", *SMALL, "--rounds", "300", "--run_dir", "run"], tmp_path / "output")
+    until(lambda: rounds_written(tmp_path / "run") >= 2)
+    os.kill(child, signal.Signals[number])
+    assert ended(child) == code
+    text = (tmp_path / "output").read_text()
+    assert f"stopped by {number}" in text and "go on with:  fedpm fit --run_dir run" in text
+    done = last(tmp_path / "run")["global_step"]
+    run = fedpm("fit", "--rounds", str(done + 1))
+    assert f"round {done} is saved" in text and len(run.rows) == done + 1 and run.summary["finished"]
+
+
+def test_a_round_longer_than_the_grace_is_given_up(fedpm, tmp_path):
+    import json
+    import signal
+
+    fedpm("--version")
+    words = ["fit", *SMALL, "--rounds", "6", *broken(3, "sleep"), "--grace_s", "0.3", "--run_dir", "run"]
+    child = forked(words, tmp_path / "output")
+    until(lambda: rounds_written(tmp_path / "run") >= 2)
+    os.kill(child, signal.SIGTERM)
+    assert ended(child) == 143
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert not summary["finished"] and summary["rounds_done"] == 2 and "given up" in summary["error"]
+    assert last(tmp_path / "run")["global_step"] == 2
+
+
+def test_a_full_disk_stops_the_run_and_leaves_the_checkpoint_before(quickstart, capsys):
+    straight = quickstart(*SETTINGS, "--rounds", "3", folder="straight")
+    quickstart(*SETTINGS, "--rounds", "2", folder="full")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, hard))
+    try:
+        full = quickstart(*SETTINGS, "--rounds", "3", folder="full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    error = capsys.readouterr().err
+    assert full.code == 1 and "that of round 2 is intact" in error and "fedpm fit --run_dir full" in error
+    assert last(full.folder)["global_step"] == 2 and not full.summary["finished"]
+    same_end(straight, quickstart(*SETTINGS, "--rounds", "3", folder="full"))
+
+
+def test_a_restart_continues_the_same_wandb_run(quickstart, monkeypatch):
+    pytest.importorskip("wandb")
+    from wandb.proto.wandb_internal_pb2 import Record  # noqa: F401 (the tests' reader needs it)
+
+    from wandb_records import flat, records
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = '{"class_path": "lightning.pytorch.loggers.WandbLogger", "init_args": {"offline": true, "project": "p"}}'
+    words = (*SETTINGS, "--trainer.logger", logger)
+    assert quickstart(*words, *broken(3, "raise"), "--rounds", "4").code == 1
+    import wandb
+
+    wandb.finish()
+    run = quickstart(*words, "--rounds", "4")
+    wandb.finish()
+    name = (run.folder / "wandb_id.txt").read_text().strip()
+    files = sorted(run.folder.glob("wandb/offline-run-*/*.wandb"))
+    assert len(files) == 2 and all(file.name == f"run-{name}.wandb" for file in files)
+    history = [flat(r.history.item) for file in files for r in records(file) if r.HasField("history")]
+    assert [row["round"] for row in history if "val/acc" in row] == [1, 2, 3, 4]
+
+
+# ---------------------------------------------------------------- long ones
+
+
+def stop_and_go_on(run, words):
+    straight = run(*words, "--rounds", "6", folder="straight")
+    assert straight.code == 0
+    assert run(*words, "--rounds", "6", *broken(4, "raise"), folder="broken").code == 1
+    same_end(straight, run(*words, "--rounds", "6", folder="broken"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml")))
+def test_every_method_goes_on_bit_for_bit(quickstart, name):
+    stop_and_go_on(quickstart, (*method(name), *SETTINGS, *DROPOUT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("fedn*.yaml")))
+def test_every_convex_method_with_client_states_goes_on_bit_for_bit(fedpm, tmp_path, name):
+    from test_configs import libsvm
+
+    source = libsvm(tmp_path / "data.txt", rows=60, width=20)
+    words = ("fit", "--config", "configs/a9a.yaml", *method(f"convex/{name}"), "--data.name", "libsvm")
+    words += ("--data.source", str(source), "--data.num_clients", "4", "--data.partition.clients_size", "15")
+    words += ("--model.net.in_features", "20", "--data.clients_per_round", "2", "--model.l2", "0.1")
+    stop_and_go_on(fedpm, words)
+
+
+@pytest.mark.slow
+def test_fifty_kills_at_random_moments(quickstart, tmp_path):
+    import random
+    import signal
+    import time
+
+    words = (*method("scaffold"), *SETTINGS, "--rounds", "60")
+    straight = quickstart(*words, folder="straight")
+    draw, survived = random.Random(0), 0
+    command = ["fit", "--config", "configs/quickstart.yaml", *words, "--run_dir", "killed"]
+    while survived < 50:
+        child = forked(command, tmp_path / "output")
+        time.sleep(draw.uniform(0.5, 4.0))
+        os.kill(child, signal.SIGKILL)
+        if ended(child) == 137:
+            survived += 1
+        else:  # it was faster than the kill: start over
+            command = [*command[:-1], f"killed{survived}"]
+    run = quickstart(*words, folder=command[-1])
+    same_end(straight, run)
+
+
+@pytest.mark.slow
+def test_a_full_file_system_leaves_the_checkpoint_before(quickstart, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    try:
+        quickstart(*SETTINGS, "--rounds", "1", folder="disk/run")
+        room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+        (disk / "filler").write_bytes(bytes(room - 40_000))
+        full = quickstart(*SETTINGS, "--rounds", "2", folder="disk/run")
+        assert full.code == 1 and last(full.folder)["global_step"] == 1
+        (disk / "filler").unlink()
+        assert quickstart(*SETTINGS, "--rounds", "2", folder="disk/run").code == 0
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

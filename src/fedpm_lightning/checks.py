@@ -24,3 +24,10 @@ def fraction(name: str, value: float) -> float:
     if not 0 <= value < 1:
         raise ValueError(f"{name} must be in [0, 1), got {value}")
     return value
+
+
+def share(name: str, value: float) -> float:
+    """Return `value` if it lies in [0, 1], else raise ValueError."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must be in [0, 1], got {value}")
+    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -56,3 +56,29 @@ def predicted(logits: Tensor) -> Tensor:
     if logits.ndim == 1 or logits.shape[-1] == 1:
         return (logits.reshape(len(logits)) > 0).long()
     return logits.argmax(dim=-1)
+
+
+def check_network(net: nn.Module, data: Any) -> None:
+    """Try the network on one sample of `data`, the experiment's FederatedData.
+
+    Raises:
+        ValueError: In words, if the network cannot take the data's inputs or gives too few outputs.
+    """
+    clients = map(data.client, range(data.num_clients))
+    inputs = next(iter(next(client for client in clients if client.num_samples).everything(1)))[0]
+    name = type(net).__name__
+    try:
+        with torch.no_grad():
+            outputs = net.eval()(inputs)
+    except RuntimeError as cause:
+        shape = tuple(inputs.shape[1:])
+        raise ValueError(
+            f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {cause}"
+        ) from None
+    finally:
+        net.train()
+    if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
+        raise ValueError(
+            f"model.net {name} has {outputs.shape[-1]} outputs, data.name {data.name} has "
+            f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}"
+        )

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
-import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import nn
@@ -27,7 +26,7 @@ from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import DivergedError
-from fedpm_lightning.evaluation import SPLITS, Evaluation
+from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, all_sum, mine
 from fedpm_lightning.rng import seeded
@@ -179,10 +178,8 @@ class FederatedModule(LightningModule):
 
     def mine(self, cohort: Cohort) -> list[ClientData]:
         """Return the clients that this rank trains: those with samples; the ones with a state stay at home."""
-        return mine(
-            [data for data in cohort.clients if data.num_samples],
-            at_home=self.method.stateful or self.buffer_policy == "local",
-        )
+        at_home = self.method.stateful or self.buffer_policy == "local"
+        return mine([data for data in cohort.clients if data.num_samples], at_home)
 
     def make_client(self, data: ClientData) -> Client:
         """Return the client with its state and the scratch network at theta."""
@@ -330,27 +327,8 @@ class FederatedModule(LightningModule):
         self._scratch.clear()
 
     def check_network(self) -> None:
-        """Raise ValueError, in words, if the network cannot take the data's inputs or gives too few outputs."""
-        data = cast(Any, self.trainer).datamodule
-        sample = data.client(next(k for k in range(data.num_clients) if data.client(k).num_samples)).everything(1)
-        inputs = next(iter(sample))[0]
-        net = type(self.net).__name__
-        try:
-            with torch.no_grad():
-                self.net.eval()
-                outputs = self.net(inputs)
-        except RuntimeError as cause:
-            raise ValueError(
-                f"model.net {net} cannot take inputs of shape {tuple(inputs.shape[1:])} from data.name "
-                f"{data.name}: {cause}"
-            ) from None
-        finally:
-            self.net.train()
-        if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
-            raise ValueError(
-                f"model.net {net} has {outputs.shape[-1]} outputs, data.name {data.name} has "
-                f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}"
-            )
+        """Raise ValueError, in words, if network and data do not fit each other."""
+        check_network(self.net, cast(Any, self.trainer).datamodule)
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Evaluate the global model on one batch of the split `eval_names[dataloader_idx]`."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedpm_lightning.types import ClientData
 
 Data = TypeVar("Data", bound=ClientData)
+Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 
@@ -66,3 +67,13 @@ def all_states(states: dict[int, Part]) -> dict[int, Part]:
     gathered: list[Any] = [None] * ranks
     dist.all_gather_object(gathered, states)
     return {client: state for part in cast("list[dict[int, Part]]", gathered) for client, state in part.items()}
+
+
+def all_items(items: Sequence[Item]) -> list[Item]:
+    """Return the items of all ranks, rank by rank; tensors in them should be on the CPU."""
+    _, ranks = world()
+    if ranks == 1:
+        return list(items)
+    gathered: list[Any] = [None] * ranks
+    dist.all_gather_object(gathered, list(items))
+    return [item for part in cast(list[list[Item]], gathered) for item in part]

@@ -1,0 +1,67 @@
+"""The callbacks of a federated run; YAML finds each under `fedpm_lightning.callbacks`.
+
+They are imported at first use, so that a report that needs one file of this folder does not wait for the others.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpm_lightning.callbacks.aggregation import Aggregation
+    from fedpm_lightning.callbacks.attacks import LabelFlip, SignFlip
+    from fedpm_lightning.callbacks.base import FederatedCallback
+    from fedpm_lightning.callbacks.communication import Communication
+    from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
+    from fedpm_lightning.callbacks.optimum import Optimum
+    from fedpm_lightning.callbacks.progress import RoundProgress
+    from fedpm_lightning.callbacks.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
+    from fedpm_lightning.callbacks.run_files import RunFiles
+    from fedpm_lightning.callbacks.timing import Timing
+    from fedpm_lightning.callbacks.wandb_run import WandbRun
+
+_HOME = {
+    "Aggregation": "aggregation",
+    "Communication": "communication",
+    "CoordinateMedian": "robust",
+    "Dropouts": "dropouts",
+    "FederatedCallback": "base",
+    "Krum": "robust",
+    "LabelFlip": "attacks",
+    "NormClipping": "robust",
+    "Optimum": "optimum",
+    "RoundProgress": "progress",
+    "RunFiles": "run_files",
+    "SignFlip": "attacks",
+    "Stragglers": "dropouts",
+    "Timing": "timing",
+    "TrimmedMean": "robust",
+    "WandbRun": "wandb_run",
+}
+
+__all__ = [
+    "Aggregation",
+    "Communication",
+    "CoordinateMedian",
+    "Dropouts",
+    "FederatedCallback",
+    "Krum",
+    "LabelFlip",
+    "NormClipping",
+    "Optimum",
+    "RoundProgress",
+    "RunFiles",
+    "SignFlip",
+    "Stragglers",
+    "Timing",
+    "TrimmedMean",
+    "WandbRun",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a callback at its first use."""
+    if name in _HOME:
+        return getattr(import_module(f"fedpm_lightning.callbacks.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

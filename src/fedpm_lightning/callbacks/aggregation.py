@@ -120,8 +120,8 @@ class Aggregation(FederatedCallback):
             )
         if self.empty_rounds >= module.max_empty_rounds:
             raise EmptyRoundError(
-                f"round {number}: no client returned in {self.empty_rounds} rounds in a row, at last none of {clients}; "
-                f"{unchanged}. Lower the dropout rate, sample more clients, or raise model.max_empty_rounds"
+                f"round {number}: no client returned in {self.empty_rounds} rounds in a row, at last none of "
+                f"{clients}; {unchanged}. Lower the dropout rate, sample more clients, or raise model.max_empty_rounds"
             )
         module.say(f"warning: round {number}: none of the clients {clients} returned; {unchanged}")
 

@@ -89,7 +89,7 @@ class SideFileIO(TorchCheckpointIO):
         for file, sha in versions.values():
             if not (folder / file).is_file() or digest(folder / file) != sha:
                 raise ValueError(
-                    f"the checkpoint names {folder / file}, which is missing or torn: keep checkpoints/clients beside it"
+                    f"the checkpoint names {folder / file}, which is missing or torn: keep the folder clients beside it"
                 )
         federated["clients"] = {client: from_file(folder / file) for client, (file, _) in versions.items()}
         federated["side_files"] = False

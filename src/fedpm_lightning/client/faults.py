@@ -1,4 +1,4 @@
-"""What can go wrong at a client: NaN or Inf in what it uploads, and any error while it trains, named by round and client.
+"""What can go wrong at a client: NaN or Inf in its upload, and any error while it trains, named by round and client.
 
 All parts of an upload are checked with one wait for the device; only a bad one is searched part by part.
 """

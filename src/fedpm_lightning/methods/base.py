@@ -8,7 +8,7 @@ and, where the paper has one, a gradient transform.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import nn
 
@@ -25,6 +25,9 @@ class Method(ABC):
 
     weightings: ClassVar[tuple[str, ...]] = ("size", "uniform")
     """The mixing weights under which the method is defined."""
+
+    uploads: ClassVar[Literal["parameters", "direction"]] = "parameters"
+    """What `ClientUpdate.params` holds: trained parameters theta_i, or a gradient or step."""
 
     needs_preparation: bool = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""

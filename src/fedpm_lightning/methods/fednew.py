@@ -50,6 +50,7 @@ class FedNew(Method):
     """
 
     stateful = True
+    uploads = "direction"
 
     def __init__(self, alpha: float = 0.01, rho: float = 0.01, hessian_every: int = 1, bits: int | None = None) -> None:
         self.alpha, self.rho = at_least("alpha", alpha, 0.0), positive("rho", rho)

@@ -62,6 +62,7 @@ class FedNL(Method):
     """
 
     stateful = True
+    uploads = "direction"
 
     def __init__(
         self,

@@ -47,6 +47,8 @@ class FedNS(Method):
         ValueError: If a value is outside its range.
     """
 
+    uploads = "direction"
+
     def __init__(self, lr: float = 1.0, sketch: Sketch = "gaussian", sketch_rows: int = 246) -> None:
         check_sketch(sketch, sketch_rows)
         self.lr = positive("lr", lr)

@@ -39,6 +39,8 @@ class PSGD(Method):
         ValueError: If a value is outside its range.
     """
 
+    uploads = "direction"
+
     def __init__(self, lr: float = 0.5, batch: GradientBatch = "full") -> None:
         self.lr = positive("lr", lr)
         if batch not in ("full", "one"):

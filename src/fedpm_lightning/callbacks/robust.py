@@ -1,0 +1,158 @@
+"""Robust aggregation, chosen in YAML in the place of the plain one:
+
+    fedpm fit ... --trainer.callbacks fedpm_lightning.callbacks.CoordinateMedian
+
+The rules stand in for the mean of what clients upload. Methods that mix by more than a mean (FedPM's preconditioners,
+SCAFFOLD's control variates, FedNL's Hessians) are refused, and so are batch-norm statistics mixed beside the rule.
+"""  # noqa: D415 (the command belongs to the first sentence)
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.checks import at_least, positive
+from fedpm_lightning.errors import AggregationError
+from fedpm_lightning.ranks import all_items
+from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
+from fedpm_lightning.server.robust import ClippingAggregator, HoldingAggregator, coordinate_median, krum, trimmed_mean
+from fedpm_lightning.types import Params, to_device, wire_bytes
+
+if TYPE_CHECKING:
+    from fedpm_lightning.module import FederatedModule
+
+
+class RobustAggregation(Aggregation, ABC):
+    """Base class: checks at the start that the method can be aggregated by another rule than its own."""
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse what cannot be done, and say what is held in memory.
+
+        Raises:
+            ValueError: If the method or the buffer policy does not allow another rule.
+        """
+        module = cast("FederatedModule", pl_module)
+        module.broadcast = module.make_broadcast()
+        name, method = type(self).__name__, type(module.method).__name__
+        if module.buffer_policy == "mix" and any(b.is_floating_point() for b in module.broadcast.buffers.values()):
+            raise ValueError(
+                f"{name} protects parameters only, and the network's running statistics are mixed by a plain mean: "
+                "set --model.buffer_policy local or freeze, or use GroupNorm"
+            )
+        if self.make_aggregator(module).holds_all:
+            cohort = cast(Any, trainer).datamodule.cohort_size
+            size = cohort * wire_bytes(module.broadcast.params) / 2**20
+            module.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
+
+    def mean_of(self, module: FederatedModule) -> MeanAggregator:
+        """Return the method's own aggregator if it is a mean of `update.params` and nothing else.
+
+        Raises:
+            ValueError: If it mixes by sums of its own.
+        """
+        own = module.method.aggregator(module.broadcast, module.server_state)
+        if isinstance(own, MeanAggregator) and type(own).add is MeanAggregator.add:
+            return own
+        raise ValueError(
+            f"{type(self).__name__} replaces a mean, and {type(module.method).__name__} mixes by sums of its own: use "
+            "a method that mixes by a mean (FedAvg, FedProx, PSGD, LocalNewton, LTDA, FedSophia)"
+        )
+
+
+class HoldingAggregation(RobustAggregation):
+    """Base class of the rules that need all updates at once; on several ranks the updates are gathered on each."""
+
+    @abstractmethod
+    def rule(self, stack: Params) -> Params:
+        """Turn the stacked updates [S, *] into one."""
+
+    def make_aggregator(self, module: FederatedModule) -> Aggregator:
+        """Return the holder."""
+        return HoldingAggregator(self.mean_of(module), self.rule)
+
+    def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
+        """Bring the updates of all ranks together and apply the rule."""
+        holder, cpu = cast(HoldingAggregator, aggregator), torch.device("cpu")
+        everyone = all_items([replace(u, params=to_device(u.params, cpu)) for u in holder.held])
+        holder.held = [replace(u, params=to_device(u.params, module.device)) for u in everyone]
+        try:
+            return super().finish(module, holder)
+        except AggregationError as cause:
+            raise AggregationError(f"round {module.round + 1}: {cause}") from None
+
+
+class CoordinateMedian(HoldingAggregation):
+    """The median of each coordinate, whatever the clients' sizes."""
+
+    def rule(self, stack: Params) -> Params:
+        """Return the median."""
+        return coordinate_median(stack)
+
+
+class TrimmedMean(HoldingAggregation):
+    """The mean of each coordinate without its extremes.
+
+    Args:
+        fraction: Share of the updates that is left out at each end, in [0, 0.5).
+
+    Raises:
+        ValueError: If it is outside its range.
+    """
+
+    def __init__(self, fraction: float = 0.2) -> None:
+        super().__init__()
+        if not 0 <= fraction < 0.5:
+            raise ValueError(f"fraction must be in [0, 0.5), got {fraction}: it is left out at each end")
+        self.fraction = fraction
+
+    def rule(self, stack: Params) -> Params:
+        """Return the trimmed mean."""
+        return trimmed_mean(stack, self.fraction)
+
+
+class Krum(HoldingAggregation):
+    """The update(s) nearest to their neighbours.
+
+    Args:
+        num_byzantine: f, how many clients of a cohort may be hostile; the cohort must have at least 2 f + 3.
+        multi: How many of the best updates are averaged; 1 is Krum.
+
+    Raises:
+        ValueError: If a value is outside its range.
+    """
+
+    def __init__(self, num_byzantine: int, multi: int = 1) -> None:
+        super().__init__()
+        self.num_byzantine = int(at_least("num_byzantine", num_byzantine, 0))
+        self.multi = int(at_least("multi", multi, 1))
+
+    def rule(self, stack: Params) -> Params:
+        """Return the (mean of the) chosen updates."""
+        return krum(stack, self.num_byzantine, self.multi)
+
+
+class NormClipping(RobustAggregation):
+    """The weighted mean of theta + clip(theta_i - theta); it streams.
+
+    Args:
+        max_norm: The largest norm of an update over all its parameters, above 0.
+
+    Raises:
+        ValueError: If it is outside its range.
+    """
+
+    def __init__(self, max_norm: float) -> None:
+        super().__init__()
+        self.max_norm = positive("max_norm", max_norm)
+
+    def make_aggregator(self, module: FederatedModule) -> Aggregator:
+        """Return the method's own mean behind the clipping."""
+        theta = module.broadcast.params
+        directions = module.method.uploads == "direction"
+        start = {name: torch.zeros_like(p) for name, p in theta.items()} if directions else theta
+        return ClippingAggregator(self.mean_of(module), start, self.max_norm)

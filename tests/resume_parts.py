@@ -1,0 +1,128 @@
+"""What the tests of interrupted runs plug into a run by class path, and `fedpm` in a process that may be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.cli import main
+from fedpm_lightning.models import MLP
+
+
+class DropoutMLP(MLP):
+    """The MLP with dropout before its last layer: it draws from torch's global generator."""
+
+    def __init__(self, in_features: int = 64, hidden: tuple[int, ...] = (32,), num_classes: int = 10) -> None:
+        super().__init__(in_features, hidden, num_classes)
+        self.insert(len(self) - 1, nn.Dropout(0.3))
+
+
+class DropoutCNN(nn.Sequential):
+    """A small convolutional network with dropout, for images of 8 x 8."""
+
+    def __init__(self) -> None:
+        conv = nn.Conv2d(1, 4, 3, padding=1)
+        super().__init__(conv, nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(256, 10))
+
+
+class Break(FederatedCallback):
+    """Ends the run in the middle of round `at`: by an error, by SIGKILL, or by sleeping until somebody else does."""
+
+    def __init__(self, at: int = 4, how: str = "raise") -> None:
+        self.at, self.how = at, how
+
+    def on_client_end(self, trainer, module, update) -> None:
+        if module.round + 1 != self.at:
+            return
+        if self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "sleep":
+            time.sleep(60)
+        raise ValueError("the test breaks the run")
+
+
+def broken(at: int, how: str) -> tuple[str, ...]:
+    """Return the words that add `Break` to a run."""
+    return (
+        "--trainer.callbacks+",
+        "resume_parts.Break",
+        "--trainer.callbacks.at",
+        f"{at}",
+        "--trainer.callbacks.how",
+        how,
+    )
+
+
+def forked(words: list[str], output: Path) -> int:
+    """Start `fedpm` in a child of this process, where everything is imported already; return its process id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        file = os.open(output, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        os.environ.pop("FEDPM_RUN_DIR", None)
+        os._exit(main(words))
+    finally:
+        os._exit(99)
+
+
+def ended(child: int) -> int:
+    """Wait for a child; return its exit code, 128 + n after signal n."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return code if code >= 0 else 128 - code
+
+
+def until(condition, seconds: float = 120.0) -> None:
+    """Wait until something has happened."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.02)
+
+
+def rounds_written(folder: Path) -> int:
+    """Return how many rounds metrics.csv holds."""
+    file = folder / "metrics.csv"
+    return max(0, file.read_text().count("\n") - 1) if file.exists() else 0
+
+
+def last(folder: Path) -> dict:
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def same_end(one, other) -> None:
+    """Assert that two runs end with the same weights, optimizer, server and figures, bit for bit."""
+    a, b = last(one.folder), last(other.folder)
+    equal_trees(a["state_dict"], b["state_dict"])
+    equal_trees(a["optimizer_states"], b["optimizer_states"])
+    equal_trees(a["federated"]["server"], b["federated"]["server"])
+    clients = [sorted((k, v[1]) for k, v in c["federated"]["clients"].items()) for c in (a, b)]
+    assert [k for k, _ in clients[0]] == [k for k, _ in clients[1]]
+    for x, y in zip(one.rows, other.rows, strict=True):
+        measured = [key for key in x if not key.startswith("time/")]
+        assert [x[key] for key in measured] == [y[key] for key in measured]
+
+
+def equal_trees(a, b) -> None:
+    if isinstance(a, torch.Tensor):
+        assert torch.equal(a, b)
+    elif isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            equal_trees(a[key], b[key])
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            equal_trees(x, y)
+    else:
+        assert a == b
