@@ -3,8 +3,8 @@
     python -m benchmarks.hessian_round
     python -m benchmarks.hessian_round --data.source FOLDER/w8a --rounds 9 --pairs 3
 
-NumPy does, for each of 142 clients with 350 x 300 features: p, g, H = X^T D X / n + lambda I, the Newton step, and the sums
-of P_i and P_i (theta_i - theta); then the server's solve. Both start from theta = 0 and must agree on theta.
+NumPy does, for each of 142 clients with 350 x 300 features: p, g, H = X^T D X / n + lambda I, the Newton step, and the
+sums of P_i and P_i (theta_i - theta); then the server's solve. Both start from theta = 0 and must agree on theta.
 Without a file, a random problem of the same shape is written.
 """
 

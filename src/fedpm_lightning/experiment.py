@@ -20,7 +20,7 @@ from fedpm_lightning.callbacks.graceful_stop import GracefulStop
 from fedpm_lightning.callbacks.progress import RoundProgress
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
-from fedpm_lightning.callbacks.wandb_run import WandbRun
+from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, full_disk, last_checkpoint, settle_wandb
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.registry import has_test_part
@@ -198,6 +198,13 @@ def main(argv: list[str]) -> int:
     Returns:
         0, 1 (the run failed), 2 (the command line is wrong), 3 (the model diverged), or 128 + n after signal n.
     """
+    code = run(argv)
+    finish_wandb(code)
+    return code
+
+
+def run(argv: list[str]) -> int:
+    """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
         FedpmCLI.verb = argv[0]

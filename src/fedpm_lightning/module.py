@@ -125,7 +125,7 @@ class FederatedModule(LightningModule):
         if self.prepare(cohort):
             for data in self.mine(cohort):
                 self.emit("on_client_start", data)
-                answer = self.attempt(data, self.method.client_update)
+                answer = self.attempt(data, self.trained)
                 if answer is not None:
                     self.receive(*answer)
         self.emit("on_before_aggregate", cohort)
@@ -176,6 +176,12 @@ class FederatedModule(LightningModule):
         """Return a client's message of the first pass."""
         return ClientUpdate(client.data.client, client.data.num_samples, 0, self.method.prepare(client))
 
+    def trained(self, client: Client) -> ClientUpdate:
+        """Return what a client sends after its training and the callbacks at its side."""
+        update = self.method.client_update(client)
+        self.emit("on_client_end", update)
+        return update
+
     def mine(self, cohort: Cohort) -> list[ClientData]:
         """Return the clients that this rank trains: those with samples; the ones with a state stay at home."""
         at_home = self.method.stateful or self.buffer_policy == "local"
@@ -210,11 +216,10 @@ class FederatedModule(LightningModule):
         return update, client.state
 
     def receive(self, update: ClientUpdate, state: ClientState) -> None:
-        """Pass an update through the callbacks to the aggregation.
+        """Hand an update over to the aggregation, and commit the client's state.
 
         A client whose update never arrives keeps its old state: control variates must add up at both ends.
         """
-        self.emit("on_client_end", update)
         if not update.dropped:
             self.clients.put(update.client, state)
             self.emit("on_update_received", update)

@@ -1,41 +1,17 @@
 from __future__ import annotations
 
-import json
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.run_files import RunFiles
 from fedpm_lightning.callbacks.wandb_run import WandbRun
+from wandb_records import flat, records
 
 # torch renamed what Lightning still imports.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
-
-
-def records(file: Path) -> Iterator:
-    """Read an offline run: LevelDB log framing (32 KiB blocks, 7-byte headers) around protobuf records."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    data, at, pending = file.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if 32768 - at % 32768 < 7:  # the padding at a block's end
-            at += 32768 - at % 32768
-            continue
-        _, length, kind = struct.unpack_from("<IHB", data, at)
-        pending += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            yield Record.FromString(pending)
-            pending = b""
-
-
-def flat(items) -> dict:
-    return {"/".join([*item.nested_key] or [item.key]): json.loads(item.value_json) for item in items}
 
 
 @pytest.fixture

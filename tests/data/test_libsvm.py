@@ -71,6 +71,7 @@ def test_the_width_covers_train_and_test(tmp_path):
         ("+1 1:nan\n", 1, "finite number after 1:"),
         ("+1 1:inf\n", 1, "finite number after 1:"),
         ("+1 1:x\n", 1, "finite number after 1:"),
+        ("+1 1:1_0\n", 1, "finite number after 1:"),
         ("+1 1:\n", 1, "finite number after 1:"),
         ("+1 1:1\n-1 11:1\n", 2, "at most 10"),
         ("# c\n+1 1:1\n-1 1:1\n3 1:1\n", 4, "labels -1, 1, got 3"),

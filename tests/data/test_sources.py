@@ -152,7 +152,7 @@ def test_missing_sources_say_where_how_big_and_how(read, tmp_path, monkeypatch):
         read("/none/here", "cifar10")
     with pytest.raises(BrokenDataError, match=r"expected train-\*\.parquet"):
         read(tmp_path, "cifar10")
-    with pytest.raises(ValueError, match=r"unknown data set 'cifr10'; data\.name is one of cifar10, cifar100"):
+    with pytest.raises(ValueError, match=r"unknown data set 'cifr10'; data\.name is one of a9a, cifar10, cifar100"):
         read("torchvision", "cifr10")
     with pytest.raises(ValueError, match="names no clients"):
         read("torchvision", "cifar10", group_column="x")

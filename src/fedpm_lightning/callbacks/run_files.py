@@ -13,11 +13,12 @@ from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_facts, to_json
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
-from fedpm_lightning.report.metrics_csv import MetricsCsv, write_atomically
+from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
 
 __all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files"]
 
@@ -60,6 +61,7 @@ class RunFiles(FederatedCallback):
         self._facts: Facts = {}
         self._written_at = 0.0
         self._began = False
+        self._seen_by_wandb = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Keep the metrics before the first round (a resumed run does not evaluate them again) and the resumes."""
@@ -82,6 +84,8 @@ class RunFiles(FederatedCallback):
         self._began = trainer.is_global_zero and not trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
         if not self._began:
             return
+        if trainer.global_step > 0:  # W&B cannot take back what the stopped process sent after its checkpoint
+            self._seen_by_wandb = int(max((row["round"] for row in read_rows(self._csv.path)), default=0))
         self.history.rows = self._csv.begin(rounds_done=trainer.global_step)
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
@@ -148,7 +152,8 @@ class RunFiles(FederatedCallback):
         row = {"round": trainer.current_epoch + 1.0, **current_row(module)}
         self._csv.write(row)
         for logger in trainer.loggers:
-            logger.log_metrics(row, step=int(row["round"]))
+            if not (isinstance(logger, WandbLogger) and row["round"] <= self._seen_by_wandb):
+                logger.log_metrics(row, step=int(row["round"]))
 
 
 def current_row(module: LightningModule) -> Row:

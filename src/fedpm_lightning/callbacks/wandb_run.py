@@ -5,6 +5,7 @@ wandb itself is only touched through the logger, so a run without it never impor
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -75,3 +76,10 @@ def _runs(trainer: Trainer) -> list[Any]:
     if not trainer.is_global_zero:
         return []
     return [cast(Any, logger).experiment for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+
+
+def finish_wandb(exit_code: int) -> None:
+    """Close the W&B run of this process, if there is one, so that the next run of the process gets its own."""
+    wandb = sys.modules.get("wandb")
+    if wandb is not None and wandb.run is not None:
+        wandb.finish(exit_code=exit_code)

@@ -146,7 +146,8 @@ def _add_sample(rows: SparseRows, words: list[str], line: int, width: int | None
 def _number(text: str, expected: str) -> float:
     """Return a finite number, or raise ValueError with what was expected."""
     try:
-        number = float(text)
+        # Python alone reads 1_0 as 10.
+        number = math.nan if "_" in text else float(text)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):

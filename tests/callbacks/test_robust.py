@@ -1,0 +1,89 @@
+"""Robust aggregation inside a run: it learns where FedAvg fails, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+FEDAVG = ("--config", "configs/method/fedavg.yaml", "--model.local_epochs", "1", "--data.partition", "iid")
+
+
+def callbacks(*entries):
+    chosen = [{"class_path": f"fedpm_lightning.callbacks.{n}", "init_args": init} for n, init in entries]
+    return ("--trainer.callbacks", json.dumps(chosen))
+
+
+ATTACK = ("SignFlip", {"fraction": 0.3, "scale": 5.0})
+RULES = {
+    "CoordinateMedian": {},
+    "TrimmedMean": {"fraction": 0.3},
+    "Krum": {"num_byzantine": 3},
+    "NormClipping": {"max_norm": 0.5},
+}
+
+
+def accuracy(run):
+    return float(run.rows[-1]["test/acc"])
+
+
+def test_three_of_ten_hostile_clients(quickstart):
+    """Sign-flipping clients stop FedAvg; the median and Krum learn all the same."""
+    words = (*FEDAVG, "--rounds", "8")
+    plain = quickstart(*words, *callbacks(ATTACK), "--model.on_bad_client", "drop", folder="plain")
+    # Diverged or useless: both are failures of the mean.
+    assert plain.code == 3 or accuracy(plain) < 0.3
+    for name in ("CoordinateMedian", "Krum"):
+        run = quickstart(*words, *callbacks(ATTACK, (name, RULES[name])), folder=name)
+        assert run.code == 0 and accuracy(run) > 0.6, name
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_every_rule_runs_from_yaml_and_says_what_it_holds(quickstart, capsys, name):
+    run = quickstart(*FEDAVG, "--rounds", "2", *callbacks((name, RULES[name])))
+    assert run.code == 0 and accuracy(run) > 0.1
+    assert ("holds all 10 updates of a round of FedAvg" in capsys.readouterr().out) == (name != "NormClipping")
+
+
+def test_a_direction_is_aggregated_as_one(quickstart):
+    words = ("--config", "configs/method/psgd.yaml", "--data.partition", "iid", "--rounds", "2")
+    plain = quickstart(*words, folder="plain")
+    trimmed = quickstart(*words, *callbacks(("TrimmedMean", {"fraction": 0.2})), folder="trimmed")
+    clipped = quickstart(*words, *callbacks(("NormClipping", {"max_norm": 1e6})), folder="clipped")
+    assert trimmed.code == 0 and clipped.code == 0
+    assert float(trimmed.rows[-1]["test/loss"]) == pytest.approx(float(plain.rows[-1]["test/loss"]), abs=0.05)
+    assert float(clipped.rows[-1]["test/loss"]) == float(plain.rows[-1]["test/loss"])
+
+
+@pytest.mark.parametrize("method", ["fedpm", "scaffold"])
+def test_methods_with_sums_of_their_own_are_refused(quickstart, capsys, method):
+    run = quickstart("--config", f"configs/method/{method}.yaml", "--rounds", "1", *callbacks(("CoordinateMedian", {})))
+    err = capsys.readouterr().err
+    assert run.code == 1 and "mixes by sums of its own" in err and len(err.splitlines()) <= 2
+
+
+def test_running_statistics_are_refused(quickstart, capsys):
+    words = (*FEDAVG, "--rounds", "1", *callbacks(("CoordinateMedian", {})), "--model.net", f"{__name__}.BatchNorm")
+    assert quickstart(*words).code == 1
+    assert "--model.buffer_policy local or freeze" in capsys.readouterr().err
+    assert quickstart(*words, "--model.buffer_policy", "local", folder="local").code == 0
+
+
+def test_krum_with_too_few_clients_names_the_round(quickstart, capsys):
+    words = (*FEDAVG, "--rounds", "1", "--data.clients_per_round", "4", *callbacks(("Krum", {"num_byzantine": 1})))
+    assert quickstart(*words).code == 1
+    assert "round 1: Krum with num_byzantine 1 and multi 1 needs at least 5 updates, got 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "init"), [("TrimmedMean", {"fraction": 0.5}), ("Krum", {"num_byzantine": -1}), ("NormClipping", {"max_norm": 0})]
+)
+def test_values_out_of_range_are_refused(quickstart, capsys, name, init):
+    assert quickstart(*FEDAVG, "--rounds", "1", *callbacks((name, init))).code == 1
+    assert next(iter(init)) in capsys.readouterr().err
+
+
+def BatchNorm():
+    from torch import nn
+
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
