@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback
@@ -91,20 +93,19 @@ class Broken(FedAvg):
         return super().client_update(client)
 
 
-def batch_norm():
-    from torch import nn
-
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+class BatchNorm(nn.Sequential):
+    def __init__(self, in_features: int = 64, hidden: list[int] | None = None, num_classes: int = 10):
+        super().__init__(nn.Flatten(), nn.Linear(in_features, 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes))
 
 
 @pytest.mark.parametrize("method", ["fedavgm", "fedadam", "fedpm"])
 def test_a_round_without_clients_is_a_round_that_changes_nothing(quickstart, capsys, method):
     words = (*ONE_EPOCH, "--config", f"configs/method/{method}.yaml", "--rounds", "3")
     run = quickstart(*words, *callback(f"{__name__}.AwayIn", rounds=[1]))
-    assert run.code == 0 and [row["clients/returned"] for row in run.rows] == ["10.0", "0.0", "10.0"]
+    assert run.code == 0 and [row["clients/returned"] for row in run.rows] == ["10", "0", "10"]
     losses = [row["test/loss"] for row in run.rows]
     assert losses[0] == losses[1] != losses[2], "a server optimizer with momentum must not move theta either"
-    assert run.rows[1]["train/loss"] == "" and run.rows[1]["clients/dropped"] == "10.0"
+    assert run.rows[1]["train/loss"] == "" and run.rows[1]["clients/dropped"] == "10"
     last = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["global_step"] == 3 and run.summary["rounds_done"] == 3
     assert "warning: round 2: none of the clients [0, 1, 2" in capsys.readouterr().out
@@ -136,28 +137,35 @@ def test_clients_without_samples_take_no_part_and_a_cohort_of_them_is_an_error(q
     assert alone.code == 1 and "hold no samples; the global model is unchanged" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("weight", "words"), [(math.nan, "round 1, client 0: the mixing weight is nan"), (0.0, "all mixing weights are 0")])
+@pytest.mark.parametrize(
+    ("weight", "words"), [(math.nan, "round 1, client 0: the mixing weight is nan"), (0.0, "all mixing weights are 0")]
+)
 def test_weights_without_meaning_are_named(quickstart, capsys, monkeypatch, weight, words):
     monkeypatch.setattr(FederatedModule, "weight", lambda self, update: weight)
     assert quickstart(*ONE_EPOCH, "--rounds", "1").code == 1
     assert words in capsys.readouterr().err
 
 
-BAD = [("fedavg", "params", "net"), ("scaffold", "message", "dc."), ("fedpm", "message", "P."), ("bn", "buffers", "running_mean")]
+BAD = [
+    ("fedavg", "params", "net"),
+    ("scaffold", "message", "dc."),
+    ("fedpm", "message", "P."),
+    ("bn", "buffers", "running_mean"),
+]
 
 
 @pytest.mark.parametrize(("method", "part", "name"), BAD)
 def test_one_client_with_nan_stops_the_run_or_is_dropped(quickstart, capsys, method, part, name):
     words = [*ONE_EPOCH, "--rounds", "2", *callback(f"{__name__}.Poison", part=part), "--data.partition", "iid"]
     words += ["--config", f"configs/method/{'fedavg' if method == 'bn' else method}.yaml"]
-    words += ["--model.net", f"{__name__}.batch_norm"] if method == "bn" else []
+    words += ["--model.net", f"{__name__}.BatchNorm"] if method == "bn" else []
     stopped = quickstart(*words, folder="stopped")
     err = capsys.readouterr().err
     assert stopped.code == 3 and stopped.summary["diverged"] and "round 1, client 3: the upload has NaN or Inf" in err
     if method != "fedavg":
         assert name in err
     run = quickstart(*words, "--model.on_bad_client", "drop", folder="dropped")
-    assert run.code == 0 and [row["clients/dropped"] for row in run.rows] == ["1.0", "1.0"]
+    assert run.code == 0 and [row["clients/dropped"] for row in run.rows] == ["1", "1"]
     assert all(math.isfinite(float(row["test/loss"])) for row in run.rows)
     assert "dropped: round 1, client 3: the upload has NaN or Inf" in capsys.readouterr().out
 
@@ -183,7 +191,7 @@ def test_a_global_model_with_nan_keeps_the_last_good_checkpoint(quickstart, caps
     run = quickstart(*FEDAVG, "--rounds", "3", *callback(f"{__name__}.PoisonedTarget"))
     assert run.code == 3 and "round 2: the global model has NaN or Inf" in capsys.readouterr().err
     assert run.summary["diverged"] and not run.summary["finished"] and run.summary["rounds_done"] == 1
-    assert [row["diverged"] for row in run.rows] == ["", "1.0"]
+    assert [row["diverged"] for row in run.rows] == ["", "1"]
     last = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["global_step"] == 1 and all(torch.isfinite(t).all() for t in last["state_dict"].values())
 
@@ -244,3 +252,15 @@ def test_every_part_of_an_upload_is_looked_at():
 def test_exit_codes_follow_the_class():
     assert issubclass(DivergedClientError, DivergedError) and issubclass(DivergedClientError, BadClientError)
     assert not issubclass(BadClientError, DivergedError)
+
+
+def test_the_table_of_faults_names_tests_that_exist(repo):
+    file, named = "", []
+    for word in re.findall(r"`([^`\s]+)`", (repo / "docs" / "reliability_faults.md").read_text()):
+        path, colons, test = word.partition("::")
+        file = path or file
+        if word.startswith(("tests/", "::")):
+            text = (repo / file).read_text()
+            assert not colons or f"def {test}(" in text, word
+            named.append(word)
+    assert len(named) > 50

@@ -220,13 +220,18 @@ def test_fifty_kills_at_random_moments(quickstart, tmp_path):
     import signal
     import time
 
-    words = (*method("scaffold"), *SETTINGS, "--rounds", "60")
+    words = (*method("scaffold"), *SETTINGS, "--rounds", "80")
     straight = quickstart(*words, folder="straight")
     draw, survived = random.Random(0), 0
     command = ["fit", "--config", "configs/quickstart.yaml", *words, "--run_dir", "killed"]
     while survived < 50:
+        before = rounds_written(tmp_path / command[-1])
         child = forked(command, tmp_path / "output")
-        time.sleep(draw.uniform(0.5, 4.0))
+        if draw.random() < 0.7:  # in a round, an evaluation or a checkpoint; otherwise while it starts
+            until(lambda before=before: rounds_written(tmp_path / command[-1]) > before)
+            time.sleep(draw.uniform(0.0, 0.4))
+        else:
+            time.sleep(draw.uniform(0.2, 2.0))
         os.kill(child, signal.SIGKILL)
         if ended(child) == 137:
             survived += 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from torch import nn
+
+from test_ranks import on_two_ranks, same, state
 
 FEDAVG = ("--config", "configs/method/fedavg.yaml", "--model.local_epochs", "1", "--data.partition", "iid")
 
@@ -76,14 +79,23 @@ def test_krum_with_too_few_clients_names_the_round(quickstart, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "init"), [("TrimmedMean", {"fraction": 0.5}), ("Krum", {"num_byzantine": -1}), ("NormClipping", {"max_norm": 0})]
+    ("name", "init"),
+    [("TrimmedMean", {"fraction": 0.5}), ("Krum", {"num_byzantine": -1}), ("NormClipping", {"max_norm": 0})],
 )
 def test_values_out_of_range_are_refused(quickstart, capsys, name, init):
     assert quickstart(*FEDAVG, "--rounds", "1", *callbacks((name, init))).code == 1
     assert next(iter(init)) in capsys.readouterr().err
 
 
-def BatchNorm():
-    from torch import nn
+class BatchNorm(nn.Sequential):
+    def __init__(self, in_features: int = 64, hidden: list[int] | None = None, num_classes: int = 10):
+        super().__init__(nn.Flatten(), nn.Linear(in_features, 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes))
 
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10))
+
+@pytest.mark.slow
+def test_two_ranks_gather_their_updates(quickstart):
+    """The median over two ranks is the median over all clients, not a median of medians."""
+    words = (*FEDAVG, *callbacks(("CoordinateMedian", {})), "--rounds", "2", "--data.participation", "0.5")
+    one = quickstart(*words, folder="one")
+    on_two_ranks(one.folder.parent / "two", "fedavg", *words)
+    assert same(state(one.folder), state(one.folder.parent / "two"))

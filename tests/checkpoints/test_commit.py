@@ -1,0 +1,141 @@
+"""A checkpoint is there or not: whichever write a kill falls on, a whole one is found, and no client's file is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedpm_lightning.checkpoints.durable import DiskFullError, write_durably
+from fedpm_lightning.checkpoints.identity import compare, refuse
+from fedpm_lightning.checkpoints.manifest import checkpoint_file, keep_only, manifest_file, newest_good
+from fedpm_lightning.checkpoints.side_files import SideFileIO
+
+
+class Killed(BaseException):
+    pass
+
+
+def content(round: int) -> dict:
+    """Return a checkpoint after `round` rounds: client 0 took part in round 1 only, client 1 in every round."""
+    clients = {0: {"c": torch.full((3,), 1.0)}, 1: {"c": torch.full((3,), float(round))}}
+    return {"global_step": round, "federated": {"clients": clients, "changed": {0: 0, 1: round - 1}}}
+
+
+def save(files: SideFileIO, round: int) -> None:
+    files.save_checkpoint(content(round), checkpoint_file(files.folder, round))
+    keep_only(files.folder, {round, round - 1})
+
+
+def clients_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "clients").iterdir())
+
+
+def test_only_changed_clients_are_written_and_old_versions_go(tmp_path):
+    files = SideFileIO(tmp_path)
+    save(files, 1)
+    first = (tmp_path / "clients" / "0-r1.pt").stat()
+    save(files, 2)
+    assert clients_in(tmp_path) == ["0-r1.pt", "1-r1.pt", "1-r2.pt"]
+    save(files, 3)
+    assert clients_in(tmp_path) == ["0-r1.pt", "1-r2.pt", "1-r3.pt"]
+    assert (tmp_path / "clients" / "0-r1.pt").stat() == first  # neither written again nor moved
+    loaded = SideFileIO(tmp_path).load_checkpoint(checkpoint_file(tmp_path, 3))
+    assert torch.equal(loaded["federated"]["clients"][1]["c"], torch.full((3,), 3.0))
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_a_kill_at_any_write_leaves_the_round_before_or_the_new_one(tmp_path, monkeypatch, at):
+    """The third round writes a client, the checkpoint and its manifest: kill before each, and after all."""
+    files = SideFileIO(tmp_path)
+    save(files, 1)
+    save(files, 2)
+    left = [at]
+    replace = Path.replace
+
+    def killed(self, target):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    if at < 3:
+        with pytest.raises(Killed):
+            save(files, 3)
+    else:
+        save(files, 3)
+    monkeypatch.undo()
+    found = newest_good(tmp_path, say=pytest.fail)
+    assert found == checkpoint_file(tmp_path, 3 if at == 3 else 2)
+    again = SideFileIO(tmp_path)
+    assert again.load_checkpoint(found)["global_step"] == (3 if at == 3 else 2)
+    keep_only(tmp_path, {1, 2, 3} if at == 3 else {1, 2})
+    save(again, 3)
+    assert newest_good(tmp_path, say=pytest.fail) == checkpoint_file(tmp_path, 3)
+
+
+@pytest.mark.parametrize("victim", ["checkpoint", "manifest", "client"])
+def test_damage_is_named_and_passed_over(tmp_path, victim):
+    files = SideFileIO(tmp_path)
+    save(files, 1)
+    save(files, 2)
+    path = {
+        "checkpoint": checkpoint_file(tmp_path, 2),
+        "manifest": manifest_file(tmp_path, 2),
+        "client": tmp_path / "clients" / "1-r2.pt",
+    }[victim]
+    path.write_bytes(path.read_bytes()[:-30])
+    told: list[str] = []
+    assert newest_good(tmp_path, told.append) == checkpoint_file(tmp_path, 1)
+    assert len(told) == 1 and "round 2" in told[0]
+    if victim != "manifest":
+        with pytest.raises(ValueError, match="damaged"):
+            files.load_checkpoint(checkpoint_file(tmp_path, 2))
+
+
+def test_nothing_but_damage_is_an_error_with_the_way_out(tmp_path):
+    files = SideFileIO(tmp_path)
+    save(files, 1)
+    checkpoint_file(tmp_path, 1).unlink()
+    with pytest.raises(ValueError, match="--resume never"):
+        newest_good(tmp_path, lambda line: None)
+
+
+def test_a_checkpoint_never_executes_code_when_it_is_read(tmp_path):
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "executed",))
+
+    path = tmp_path / "foreign.ckpt"
+    torch.save({"x": Evil()}, path)
+    with pytest.raises(pickle.UnpicklingError):
+        SideFileIO(tmp_path).load_checkpoint(path, weights_only=False)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_no_room_leaves_the_old_file_and_nothing_half(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DiskFullError, match=r"no room for .*3 bytes"):
+        write_durably(path, b"new")
+    assert path.read_bytes() == b"old" and [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_what_is_refused_and_what_is_told():
+    before = {"seed_everything": 0, "model": {"l2": 0.1}, "data": {"root": "a"}, "trainer": {"precision": None}}
+    now = {"seed_everything": 0, "model": {"l2": 0.2}, "data": {"root": "b"}, "trainer": {"precision": "64-true"}}
+    refused, told = compare({**before, "rounds": 3}, {**now, "rounds": 6})
+    assert [d.key for d in refused] == ["model.l2"]
+    assert [d.key for d in told] == ["data.root", "trainer.precision"]
+    with pytest.raises(ValueError, match=r"model.l2: 0.1 in the checkpoint, 0.2 now"):
+        refuse(refused, "x")
+    refuse([], "x")
