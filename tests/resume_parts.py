@@ -106,11 +106,16 @@ def same_end(one, other) -> None:
     equal_trees(a["state_dict"], b["state_dict"])
     equal_trees(a["optimizer_states"], b["optimizer_states"])
     equal_trees(a["federated"]["server"], b["federated"]["server"])
-    clients = [sorted((k, v[1]) for k, v in c["federated"]["clients"].items()) for c in (a, b)]
-    assert [k for k, _ in clients[0]] == [k for k, _ in clients[1]]
+    equal_trees(clients_of(one.folder, a), clients_of(other.folder, b))
     for x, y in zip(one.rows, other.rows, strict=True):
         measured = [key for key in x if not key.startswith("time/")]
         assert [x[key] for key in measured] == [y[key] for key in measured]
+
+
+def clients_of(folder: Path, checkpoint: dict) -> dict:
+    """Return what a checkpoint's client files hold, by client, with the round that wrote each."""
+    files = {client: file for client, (file, _) in checkpoint["federated"]["clients"].items()}
+    return {k: (file, torch.load(folder / "checkpoints" / file, weights_only=True)) for k, file in files.items()}
 
 
 def equal_trees(a, b) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.parsing import complete_classes
 
 ONE = ("--rounds", "1", "--model.local_epochs", "1")
@@ -166,3 +167,39 @@ def test_public_names_are_there():
         assert getattr(fedpm_lightning, name).__name__ == name
     with pytest.raises(AttributeError, match="FederatedModule"):
         _ = fedpm_lightning.Fedavg
+
+
+class MyMethod(FedAvg):
+    """A user's method that has an lr as well."""
+
+    def __init__(self, lr: float = 0.07) -> None:
+        super().__init__(lr)
+
+
+@pytest.mark.parametrize("layer", ["yaml", "yaml string", "option"])
+def test_a_class_of_ones_own_keeps_its_own_defaults_and_name(quickstart, tmp_path, layer):
+    """Below lies FedPM with lr 0.3 and the label FedPM."""
+    path = f"{__name__}.MyMethod"
+    method = {"class_path": path} if layer == "yaml" else path
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"model": {"method": method}}))
+    words = ("--model.method", path) if layer == "option" else ("--config", "mine.yaml")
+    run = quickstart(*ONE, *words)
+    assert run.code == 0
+    assert settings(run)["model"]["method"]["init_args"] == {"lr": 0.07}
+    assert run.summary["method_label"] == settings(run)["label"] == "MyMethod"
+
+
+def test_a_label_or_an_argument_given_after_the_class_counts(quickstart):
+    run = quickstart(*ONE, "--model.method", "FedAvg", "--label", "mine", "--model.method.lr=0.02")
+    assert settings(run)["model"]["method"]["init_args"]["lr"] == 0.02
+    assert run.summary["method_label"] == "mine"
+
+
+def test_evaluation_without_a_run_says_how(fedpm, capsys):
+    assert main(["test"]) == 2
+    assert "--run_dir runs/NAME" in capsys.readouterr().err
+
+
+def test_what_lightning_refuses_is_no_traceback(quickstart, capsys):
+    assert quickstart(*ONE, "--trainer.gradient_clip_val", "1").code == 1
+    assert "gradient" in capsys.readouterr().err

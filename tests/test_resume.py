@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import resource
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -120,8 +124,6 @@ def test_another_thread_count_is_told_and_recorded(quickstart, capsys, monkeypat
 
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 138), ("SIGINT", 130)])
 def test_a_signal_lets_the_round_end_and_saves_it(fedpm, tmp_path, number, code):
-    import signal
-
     fedpm("--version")  # settles the folder
     child = forked(["fit", *SMALL, "--rounds", "300", "--run_dir", "run"], tmp_path / "output")
     until(lambda: rounds_written(tmp_path / "run") >= 2)
@@ -135,9 +137,6 @@ def test_a_signal_lets_the_round_end_and_saves_it(fedpm, tmp_path, number, code)
 
 
 def test_a_round_longer_than_the_grace_is_given_up(fedpm, tmp_path):
-    import json
-    import signal
-
     fedpm("--version")
     words = ["fit", *SMALL, "--rounds", "6", *broken(3, "sleep"), "--grace_s", "0.3", "--run_dir", "run"]
     child = forked(words, tmp_path / "output")
@@ -189,6 +188,15 @@ def test_a_restart_continues_the_same_wandb_run(quickstart, monkeypatch):
 # ---------------------------------------------------------------- long ones
 
 
+def write_libsvm(path):
+    """Write 60 rows of 20 binary features whose label a linear rule gives, with noise."""
+    draw = random.Random(0)
+    rows = [sorted(draw.sample(range(1, 21), 6)) for _ in range(60)]
+    labels = [1 if sum(row) + draw.gauss(0, 20) > 63 else -1 for row in rows]
+    path.write_text("".join(f"{y} {' '.join(f'{j}:1' for j in x)}\n" for x, y in zip(rows, labels, strict=True)))
+    return path
+
+
 def stop_and_go_on(run, words):
     straight = run(*words, "--rounds", "6", folder="straight")
     assert straight.code == 0
@@ -205,9 +213,7 @@ def test_every_method_goes_on_bit_for_bit(quickstart, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("fedn*.yaml")))
 def test_every_convex_method_with_client_states_goes_on_bit_for_bit(fedpm, tmp_path, name):
-    from test_configs import libsvm
-
-    source = libsvm(tmp_path / "data.txt", rows=60, width=20)
+    source = write_libsvm(tmp_path / "data.txt")
     words = ("fit", "--config", "configs/a9a.yaml", *method(f"convex/{name}"), "--data.name", "libsvm")
     words += ("--data.source", str(source), "--data.num_clients", "4", "--data.partition.clients_size", "15")
     words += ("--model.net.in_features", "20", "--data.clients_per_round", "2", "--model.l2", "0.1")
@@ -216,10 +222,6 @@ def test_every_convex_method_with_client_states_goes_on_bit_for_bit(fedpm, tmp_p
 
 @pytest.mark.slow
 def test_fifty_kills_at_random_moments(quickstart, tmp_path):
-    import random
-    import signal
-    import time
-
     words = (*method("scaffold"), *SETTINGS, "--rounds", "80")
     straight = quickstart(*words, folder="straight")
     draw, survived = random.Random(0), 0
@@ -228,7 +230,7 @@ def test_fifty_kills_at_random_moments(quickstart, tmp_path):
         before = rounds_written(tmp_path / command[-1])
         child = forked(command, tmp_path / "output")
         if draw.random() < 0.7:  # in a round, an evaluation or a checkpoint; otherwise while it starts
-            until(lambda before=before: rounds_written(tmp_path / command[-1]) > before)
+            until(lambda before=before, run=command[-1]: rounds_written(tmp_path / run) > before)
             time.sleep(draw.uniform(0.0, 0.4))
         else:
             time.sleep(draw.uniform(0.2, 2.0))

@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The words after `fedpm`; default: the command line.
 
     Returns:
-        The exit code: 0 fine, 1 the run failed, 2 the command line is wrong, 3 the model diverged.
+        The exit code: 0 fine, 1 the run failed (or a value is out of range), 2 the command line is wrong, 3 the model
+        diverged, 128 + n after signal n.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:

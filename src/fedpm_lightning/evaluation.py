@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -24,8 +25,8 @@ class Evaluation(nn.Module):
     def __init__(self, objective: Objective) -> None:
         super().__init__()
         self.objective = objective
-        self.loss = nn.ModuleDict({split: MeanMetric() for split in SPLITS})
-        self.acc = nn.ModuleDict({split: MeanMetric() for split in SPLITS})
+        self.loss = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in SPLITS})
+        self.acc = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in SPLITS})
 
     def metric(self, kind: str, split: str) -> MeanMetric:
         """Return the running mean of one figure ("loss" or "acc") of one split."""
@@ -58,20 +59,20 @@ def predicted(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1)
 
 
-def check_network(net: nn.Module, data: Any) -> None:
-    """Try the network on one sample of `data`, the experiment's FederatedData.
+def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> None:
+    """Try the network on one sample of `data`, the experiment's FederatedData, in the trainer's precision.
 
     Raises:
         ValueError: In words, if the network cannot take the data's inputs or gives too few outputs.
     """
     clients = map(data.client, range(data.num_clients))
-    inputs = next(iter(next(client for client in clients if client.num_samples).everything(1)))[0]
-    name = type(net).__name__
+    precision = precision or nullcontext()
+    name, shape = type(net).__name__, tuple(data.input_shape)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), precision:
+            inputs = next(iter(next(client for client in clients if client.num_samples).everything(1)))[0]
             outputs = net.eval()(inputs)
     except RuntimeError as cause:
-        shape = tuple(inputs.shape[1:])
         raise ValueError(
             f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {cause}"
         ) from None

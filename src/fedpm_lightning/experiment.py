@@ -8,9 +8,10 @@ import sys
 import warnings
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
@@ -25,6 +26,7 @@ from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, ful
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.registry import has_test_part
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
+from fedpm_lightning.leaks import reset_leaks
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
 
@@ -36,7 +38,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
-USER_ERRORS = (ValueError, OSError, ImportError, RoundError)
+USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
 
 
 class FedpmCLI(LightningCLI):
@@ -68,6 +70,7 @@ class FedpmCLI(LightningCLI):
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     verb = "fit"
+    words: ClassVar[list[str]] = []
     told: tuple[str, ...] = ()
 
     @classmethod
@@ -93,12 +96,17 @@ class FedpmCLI(LightningCLI):
             raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
         if settings.checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
-        settings.label = settings.label or settings.model.method.class_path.rsplit(".", 1)[-1]
+        for key in ("model.lr_schedule", "data.partition"):
+            reset_leaks(settings, key, self.words)
+        chosen = reset_leaks(settings, "model.method", self.words)
+        if settings.label is None or (chosen.name and not chosen.labelled):
+            settings.label = settings.model.method.class_path.rsplit(".", 1)[-1]
+        asked = settings.run_dir
         settings.run_dir = str(choose_run_dir(settings))
         # What is written down is what was asked for, without where this one start goes on from: the next start must
         # neither go back to that checkpoint nor begin afresh again.
         self.recorded = settings.clone()
-        self.recorded.ckpt_path, self.recorded.resume = None, "auto"
+        self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
         if self.subcommand == "fit":
             self.settle_start(settings)
         for logger in _as_list(settings.trainer.logger):
@@ -208,7 +216,7 @@ def run(argv: list[str]) -> int:
     quiet_lightning()
     try:
         FedpmCLI.verb = argv[0]
-        words = complete_classes(recall_run(argv))
+        FedpmCLI.words = words = complete_classes(recall_run(argv))
         parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
         FedpmCLI(
             FederatedModule,

@@ -99,6 +99,7 @@ class FederatedModule(LightningModule):
         self.weighting = weighting
         self.server_optimizer: OptimizerCallable = server_optimizer or Assign
         self.objective = Objective(loss, l2)
+        self.loss = self.objective.loss  # a module of this one, so that class weights move to the device with it
         self.buffer_policy: BufferPolicy = buffer_policy
         self.on_bad_client = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
@@ -147,6 +148,7 @@ class FederatedModule(LightningModule):
             params=clone_params(self.theta),
             buffers=clone_params(dict(self.net.named_buffers())),
             lr_factor=self.lr_schedule.factor(self.round, rounds),
+            buffers_sent=self.buffer_policy == "mix",
             extra=self.method.broadcast_extra(self.server_state),
         )
 
@@ -324,8 +326,14 @@ class FederatedModule(LightningModule):
         self.method.num_clients = cast(Any, self.trainer).datamodule.num_clients
         for line in self.method.setup(self.net):
             self.say(line)
+        if self.buffer_policy == "local" and any(b.is_floating_point() for b in self.net.buffers()):
+            self.say("buffer_policy local: the global model is evaluated with the running statistics it started with")
         if not self.server_state:
             self.server_state = self.method.init_server(clone_params(self.theta))
+
+    def on_train_epoch_start(self) -> None:
+        """Begin the round's row."""
+        self.row.clear()
 
     def on_fit_end(self) -> None:
         """Free the scratch network."""
@@ -333,7 +341,7 @@ class FederatedModule(LightningModule):
 
     def check_network(self) -> None:
         """Raise ValueError, in words, if network and data do not fit each other."""
-        check_network(self.net, cast(Any, self.trainer).datamodule)
+        check_network(self.net, cast(Any, self.trainer).datamodule, self.trainer.precision_plugin.forward_context())
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Evaluate the global model on one batch of the split `eval_names[dataloader_idx]`."""

@@ -114,6 +114,9 @@ def recall_run(words: Sequence[str]) -> list[str]:
     """
     words = list(words)
     run_dir = _option(words, "run_dir")
+    if run_dir is None and words[0] != "fit" and _option(words, "config") is None and not {"-h", "--help"} & set(words):
+        sys.stderr.write(f"error: say which run: fedpm {words[0]} --run_dir runs/NAME\n")
+        raise SystemExit(2)
     if run_dir is None:
         return words
     if words[0] == "fit" and not (Path(run_dir) / "config.yaml").is_file():

@@ -138,6 +138,7 @@ class Broadcast:
         params: theta, detached; never an alias of the tensors a client trains.
         buffers: The network's buffers (running means, counters).
         lr_factor: The learning-rate schedule's value for this round; methods multiply their lr by it.
+        buffers_sent: Whether the buffers travel each round; a client keeps its own, or frozen ones, otherwise.
         extra: What the method sends besides (control variates, a summed gradient); counted in down_bytes.
     """
 
@@ -145,12 +146,14 @@ class Broadcast:
     params: Params
     buffers: Params
     lr_factor: float = 1.0
+    buffers_sent: bool = True
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
     def wire_bytes(self) -> int:
         """Bytes sent to ONE client."""
-        return wire_bytes(self.params) + wire_bytes(self.buffers) + wire_bytes(self.extra)
+        buffers = wire_bytes(self.buffers) if self.buffers_sent else 0
+        return wire_bytes(self.params) + buffers + wire_bytes(self.extra)
 
 
 @dataclass

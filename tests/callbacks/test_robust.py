@@ -38,7 +38,7 @@ def test_three_of_ten_hostile_clients(quickstart):
     assert plain.code == 3 or accuracy(plain) < 0.3
     for name in ("CoordinateMedian", "Krum"):
         run = quickstart(*words, *callbacks(ATTACK, (name, RULES[name])), folder=name)
-        assert run.code == 0 and accuracy(run) > 0.6, name
+        assert run.code == 0 and accuracy(run) > 0.5, name
 
 
 @pytest.mark.parametrize("name", RULES)

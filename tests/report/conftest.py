@@ -29,6 +29,7 @@ def _write_run(
     config = {
         "seed_everything": seed,
         "run_dir": str(folder),
+        "rounds": len(acc),
         "data": {"name": data, "alpha": alpha, "seed": seed},
         "model": {"method": {"class_path": f"fedpm_lightning.methods.{label}", "init_args": method or {}}},
         "trainer": {"max_epochs": len(acc), "logger": str(folder)},

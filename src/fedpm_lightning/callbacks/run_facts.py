@@ -28,7 +28,7 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "method": method_name(module, config),
         "data": data_name(data, config),
         "partition": partition_kind(partition) or partition_kind(config),
-        "alpha": _first(find_key(partition, "alpha"), find_key(config, "alpha")),
+        "alpha": _first(find_key(partition, "alpha"), find_key(_section(config, "data"), "alpha")),
         "clients": getattr(data, "num_clients", None) or find_key(config, "num_clients"),
         "local_epochs": find_key(config, "local_epochs"),
         "local_steps": find_key(config, "local_steps"),
@@ -40,6 +40,12 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "ranks": trainer.world_size,
         "threads": torch.get_num_threads(),
     }
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return one branch of the configuration; the method's alpha is not the partition's."""
+    found = config.get(key)
+    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
 
 
 def data_name(data: object, config: Mapping[str, Any]) -> str | None:

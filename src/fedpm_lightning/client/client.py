@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
 from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, LocalWork, Params
 
 BufferPolicy: TypeAlias = Literal["mix", "local", "freeze"]
@@ -53,6 +54,8 @@ class Client:
         """Load theta, and this client's own buffers where the policy is `local`, into the scratch network."""
         own: dict[str, Tensor] = self.state.get(_BUFFERS, {})
         self.model.load(self.broadcast.params, {**self.broadcast.buffers, **own})
+        if self.buffer_policy == "freeze":
+            self.model.freeze_statistics()
 
     def train(self, optimizer: Optimizer, transform: GradientTransform | None = None) -> LocalResult:
         """Run the local loop from where the scratch network stands, for the configured work."""
@@ -66,16 +69,15 @@ class Client:
         """
         total = {name: torch.zeros_like(p) for name, p in self.model.params.items()}
         loss = torch.zeros((), dtype=torch.float64, device=self.model.device)
-        self.model.net.eval()
-        for inputs, targets in self.data.everything():
-            share = len(targets) / self.data.num_samples
-            value, _ = self.model.gradient((inputs, targets))
-            loss += share * value.double()
-            for name, p in self.model.params.items():
-                if p.grad is not None:
-                    total[name].add_(p.grad, alpha=share)
+        with evaluating(self.model.net):
+            for inputs, targets in self.data.everything():
+                share = len(targets) / self.data.num_samples
+                value, _ = self.model.gradient((inputs, targets))
+                loss += share * value.double()
+                for name, p in self.model.params.items():
+                    if p.grad is not None:
+                        total[name].add_(p.grad, alpha=share)
         self.model.zero_grad()
-        self.model.net.train()
         return total, float(loss)
 
     def upload(self, result: LocalResult, message: dict[str, Any] | None = None) -> ClientUpdate:

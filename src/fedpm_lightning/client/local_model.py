@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
@@ -53,6 +54,12 @@ class LocalModel:
             self.buffers[name].copy_(value)
         self.zero_grad()
         self.net.train()
+
+    def freeze_statistics(self) -> None:
+        """Let batch normalisation use its running statistics, and leave them as they are, while the rest trains."""
+        for module in self.net.modules():
+            if isinstance(module, _NormBase):
+                module.eval()
 
     def zero_grad(self) -> None:
         """Drop every `.grad`."""

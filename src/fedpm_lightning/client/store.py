@@ -23,7 +23,7 @@ class ClientStore:
         self._pending: dict[int, ClientState] = {}
 
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
-        """Return a working copy of the client's state; `init()` makes the first one.
+        """Return the client's state in a dictionary of its own; `init()` makes the first one. Replace, never mutate.
 
         It is a copy, so that a client whose round fails leaves its stored state as it was: `put` takes it.
         """

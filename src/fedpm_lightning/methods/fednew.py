@@ -72,7 +72,7 @@ class FedNew(Method):
     def init_client(self, client: Client) -> ClientState:
         """Return lam_i = y_i = 0."""
         zero = torch.zeros_like(self.layer.vector(client.theta), dtype=torch.float64)
-        return {"lam": zero, "y": zero.clone()}
+        return {"lam": zero, "y": zero.clone(), "uploaded": False}
 
     def broadcast_extra(self, server: ServerState) -> ServerState:
         """Send y."""
@@ -83,18 +83,18 @@ class FedNew(Method):
         state, device = client.state, client.model.device
         y, lam = client.broadcast.extra["y"].to(device), state["lam"].to(device)
         last: Tensor = state["y"].to(device)
-        # In the first round both y are 0, and so is this step.
-        lam = lam + self.rho * (last - y)
+        if state["uploaded"]:  # a newcomer has sent no y_i, and has no dual step to finish
+            lam = lam + self.rho * (last - y)
         g, loss = client.full_gradient()
         right = self.layer.vector(g).double() - lam + self.rho * y
         delta = right.new_tensor(self.alpha + self.rho)
         y_i = damped_step(self.local_hessian(client), right, delta)
         update = client.upload(LocalResult(1, loss))
         if self.bits is None:
-            state.update(lam=lam, y=y_i)
+            state.update(lam=lam, y=y_i, uploaded=True)
             return replace(update, params=self.layer.split(y_i))
         sent = quantise(y_i, last, self.bits)
-        state.update(lam=lam, y=sent.value)
+        state.update(lam=lam, y=sent.value, uploaded=True)
         return replace(update, params={}, message={"y": sent})
 
     def local_hessian(self, client: Client) -> Tensor:

@@ -58,7 +58,7 @@ class LocalNewton(Method):
         lr: float = 0.3,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        damping: float = 1.0,
+        damping: float = 10.0,
         damping_mode: DampingMode = "relative",
         lr_plain: float | None = None,
         ema: float = 0.95,

@@ -49,9 +49,6 @@ class SCAFFOLD(FedAvg):
     stateful = True
     weightings = ("uniform",)
 
-    def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        super().__init__(lr, momentum, weight_decay)
-
     def init_server(self, params: Params) -> ServerState:
         """Return c = 0."""
         return {CONTROL: {name: torch.zeros_like(p) for name, p in params.items()}}

@@ -14,7 +14,7 @@ At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
 
 TAXONOMY = (
-    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedAdam",
+    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedAdam", "FedYogi", "FedAdagrad",
     "FedNL", "FedNew", "FedNS", "LocalNewton", "LTDA", "FedSophia", "FedPM",
 )  # fmt: skip
 """The paper's order of methods, kept by every table."""

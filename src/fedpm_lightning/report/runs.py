@@ -23,7 +23,7 @@ Setting: TypeAlias = tuple[tuple[str, str], ...]
 _NO_SETTING = {
     "seed_everything", "seed", "run_dir", "experiment", "label", "name", "config", "ckpt_path",
     "weights_only", "resume", "checkpoint_every", "overwrite", "tags", "wandb", "progress",
-    "num_workers", "root", "data_dir", "download",
+    "num_workers", "root", "source", "max_epochs", "grace_s", "data_dir", "download",
 }  # fmt: skip
 _NO_SETTING_BRANCHES = (
     "trainer.logger", "trainer.default_root_dir", "trainer.enable_", "trainer.log_every_n_steps",
@@ -66,6 +66,9 @@ class Run:
     def column(self) -> tuple[str, str]:
         """Data set and heterogeneity: `("cifar10", "alpha=0.1")`; a split other than Dirichlet is named."""
         alpha, kind = self.summary.get("alpha"), self.summary.get("partition") or "Dirichlet"
+        # A method may have an alpha as well: the partition's own arguments decide where they are written down.
+        arguments = ((self.config.get("data") or {}).get("partition") or {}).get("init_args")
+        alpha = None if arguments is not None and "alpha" not in arguments else alpha
         degree = f"alpha={alpha:g}" if isinstance(alpha, int | float) else ""
         split = degree if kind == "Dirichlet" else f"{kind} {degree}".strip()
         return str(self.summary.get("data") or "unnamed"), split

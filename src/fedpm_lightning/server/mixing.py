@@ -102,6 +102,11 @@ class RunningPreconditionedMix:
         self._D.add_(difference, alpha=weight)
         self._weight += weight
 
+    @property
+    def empty(self) -> bool:
+        """Whether no client has had a say yet."""
+        return float(self._weight) == 0
+
     def tensors(self) -> list[Tensor]:
         """Return the running sums S1, S2, D and sum w_i, to be all-reduced in place."""
         return [self._S1, self._S2, self._D, self._weight]

@@ -61,7 +61,9 @@ class PreconditionedAggregator(Aggregator):
         """Add one client's w_i P_i and w_i (W_i - W) P_i."""
         P: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
         for layer in self._layers:
-            self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
+            # A layer that this client's batches never ran has no P_i: it did not move, and has no say.
+            if layer.name in P:
+                self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
         self._mean.add(update.params, weight)
 
     def tensors(self) -> list[Tensor]:
@@ -76,5 +78,6 @@ class PreconditionedAggregator(Aggregator):
         """
         target = self._mean.finish()
         for layer in self._layers:
-            target |= layer.unpack(self._mixes[layer.name].finish(), self._theta)
-        return {name: target[name] for name in self._theta}
+            mix = self._mixes[layer.name]
+            target |= {} if mix.empty else layer.unpack(mix.finish(), self._theta)
+        return {name: target.get(name, W) for name, W in self._theta.items()}

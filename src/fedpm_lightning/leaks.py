@@ -1,0 +1,106 @@
+"""No hyper-parameter leaks from one class into another when configuration layers lie over each other.
+
+When a later layer changes a class (`model.method`), jsonargparse keeps the arguments that the old and the new class
+share: FedPM's learning rate would silently become FedAvg's. Here the layers are read once more, in order, to learn
+which arguments were given together with the class that won, or after it; all others fall back to its own defaults.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+LABEL = "label"
+
+
+@dataclass
+class Given:
+    """What the layers say of one class key.
+
+    Attributes:
+        name: The bare name of the class that won; empty where no layer names one.
+        arguments: The arguments given with it or after it.
+        labelled: Whether a label was given with it or after it.
+    """
+
+    name: str = ""
+    arguments: set[str] = field(default_factory=set[str])
+    labelled: bool = False
+
+    def take(self, value: object) -> None:
+        """Read the key's value in one layer: a class path, or a mapping with class_path and init_args."""
+        entry = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"class_path": value}
+        name = str(entry.get("class_path") or "").rsplit(".", 1)[-1]
+        if name and name != self.name:
+            self.name, self.arguments, self.labelled = name, set(), False
+        self.arguments |= set(cast("Mapping[str, Any]", entry.get("init_args") or {}))
+
+
+def given(words: Sequence[str], key: str) -> Given:
+    """Read all layers of a command line for one class key, such as "model.method"."""
+    found = Given()
+    for name, value in _pairs(words):
+        if name in {"config", "c"}:
+            layer = _load(value)
+            entry = _dig(layer, key)
+            if entry is not None:
+                found.take(entry)
+            found.labelled = found.labelled or layer.get(LABEL) is not None
+        elif name == key:
+            found.take(yaml.safe_load(value) if not Path(value).is_file() else _load(value))
+        elif name.startswith(f"{key}."):
+            found.arguments.add(name.removeprefix(f"{key}.").removeprefix("init_args.").split(".")[0])
+        elif name == LABEL:
+            found.labelled = True
+    return found
+
+
+def reset_leaks(settings: Any, key: str, words: Sequence[str]) -> Given:
+    """Put every argument of the class at `key` that no layer gave to it back to its default, in `settings`."""
+    found = given(words, key)
+    spec = settings.get(key)
+    if spec is None or not found.name or "init_args" not in spec:
+        return found
+    module, _, name = str(spec["class_path"]).rpartition(".")
+    for parameter in inspect.signature(getattr(import_module(module), name)).parameters.values():
+        leaked = parameter.name in spec["init_args"] and parameter.name not in found.arguments
+        if leaked and parameter.default is not inspect.Parameter.empty:
+            spec["init_args"][parameter.name] = parameter.default
+    return found
+
+
+def _pairs(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield (option, value) of a command line, for `--option value` and `--option=value`."""
+    name = ""
+    for word in words:
+        if word.startswith("-") and not _number(word):
+            name, joined, value = word.lstrip("-").partition("=")
+            if joined:
+                yield name, value
+        elif name:
+            yield name, word
+            name = ""
+
+
+def _number(word: str) -> bool:
+    return word[1:2].isdigit() or word[1:2] == "."
+
+
+def _load(path: str) -> dict[str, Any]:
+    loaded = yaml.safe_load(Path(path).read_text()) if Path(path).is_file() else None
+    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+
+
+def _dig(layer: Mapping[str, Any], key: str) -> object:
+    """Return the entry at a dotted key; keys may also be written dotted."""
+    if key in layer:
+        return layer[key]
+    head, _, rest = key.partition(".")
+    below = layer.get(head)
+    return _dig(cast("Mapping[str, Any]", below), rest) if rest and isinstance(below, Mapping) else below
