@@ -256,7 +256,7 @@ def test_exit_codes_follow_the_class():
 
 def test_the_table_of_faults_names_tests_that_exist(repo):
     file, named = "", []
-    for word in re.findall(r"`([^`\s]+)`", (repo / "docs" / "reliability_faults.md").read_text()):
+    for word in re.findall(r"`([^`\s]+)`", (repo / "docs" / "reliability.md").read_text()):
         path, colons, test = word.partition("::")
         file = path or file
         if word.startswith(("tests/", "::")):
