@@ -27,7 +27,7 @@ test-slow: $(VENV)/.installed-dev
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
