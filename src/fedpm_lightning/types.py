@@ -138,16 +138,16 @@ class Broadcast:
         params: theta, detached; never an alias of the tensors a client trains.
         buffers: The network's buffers (running means, counters).
         lr_factor: The learning-rate schedule's value for this round; methods multiply their lr by it.
-        buffers_sent: Whether the buffers travel each round; a client keeps its own, or frozen ones, otherwise.
         extra: What the method sends besides (control variates, a summed gradient); counted in down_bytes.
+        buffers_sent: Whether the buffers travel each round; a client keeps its own, or frozen ones, otherwise.
     """
 
     round: int
     params: Params
     buffers: Params
     lr_factor: float = 1.0
-    buffers_sent: bool = True
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
+    buffers_sent: bool = True
 
     @property
     def wire_bytes(self) -> int:
