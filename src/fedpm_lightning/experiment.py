@@ -113,7 +113,8 @@ class FedpmCLI(LightningCLI):
             if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
                 continue
             if logger.init_args.save_dir in {".", None}:
-                logger.init_args.save_dir = settings.run_dir
+                # Absolute: W&B's service writes the files, and it may have been started in another folder.
+                logger.init_args.save_dir = str(Path(settings.run_dir).resolve())
 
     def settle_start(self, settings: Any) -> None:
         """Find the checkpoint to go on from, and refuse one of another experiment."""
