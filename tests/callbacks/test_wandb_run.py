@@ -8,6 +8,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.run_files import RunFiles
 from fedpm_lightning.callbacks.wandb_run import WandbRun
+from resume_parts import until
 from wandb_records import flat, records
 
 # torch renamed what Lightning still imports.
@@ -23,7 +24,7 @@ def offline(fit, tmp_path, config, monkeypatch):
     def run(*callbacks, **options):
         import wandb
 
-        logger = WandbLogger(project="toy", save_dir=tmp_path, offline=True, id="run1", tags=["mine"])
+        logger = WandbLogger(project="toy", save_dir=tmp_path, offline=True, id=f"run-{tmp_path.name}", tags=["mine"])
         try:
             fit([RunFiles(tmp_path / "run", config), *callbacks], logger=logger, **options)
         finally:
@@ -31,6 +32,8 @@ def offline(fit, tmp_path, config, monkeypatch):
 
     def read():
         (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+        # W&B's service is another process: its last record says that the file is complete.
+        until(lambda: any(record.HasField("exit") for record in records(file)))
         return list(records(file))
 
     run.read = read
