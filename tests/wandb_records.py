@@ -9,7 +9,10 @@ from pathlib import Path
 
 
 def records(file: Path) -> Iterator:
-    """Read an offline run: LevelDB log framing (32 KiB blocks, 7-byte headers) around protobuf records."""
+    """Read an offline run: LevelDB log framing (32 KiB blocks, 7-byte headers) around protobuf records.
+
+    A record whose end has not been written yet ends the reading.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, pending = file.read_bytes(), 7, b""
@@ -18,6 +21,8 @@ def records(file: Path) -> Iterator:
             at += 32768 - at % 32768
             continue
         _, length, kind = struct.unpack_from("<IHB", data, at)
+        if kind == 0 or at + 7 + length > len(data):  # W&B's service is still writing: what is whole comes first
+            return
         pending += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a whole record, or the last part of one
