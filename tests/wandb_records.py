@@ -13,6 +13,7 @@ def records(file: Path) -> Iterator:
 
     A record whose end has not been written yet ends the reading.
     """
+    from google.protobuf.message import DecodeError
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, at, pending = file.read_bytes(), 7, b""
@@ -26,7 +27,11 @@ def records(file: Path) -> Iterator:
         pending += data[at + 7 : at + 7 + length]
         at += 7 + length
         if kind in (1, 4):  # a whole record, or the last part of one
-            yield Record.FromString(pending)
+            try:
+                record = Record.FromString(pending)
+            except DecodeError:  # the same: its bytes are not all there yet
+                return
+            yield record
             pending = b""
 
 
