@@ -192,10 +192,16 @@ class FederatedModule(LightningModule):
     def make_client(self, data: ClientData) -> Client:
         """Return the client with its state and the scratch network at theta."""
         client = Client(data, self.broadcast, self.scratch, self.work, {}, self.buffer_policy)
-        client.start()
-        client.state = self.clients.get(data.client, lambda: self.method.init_client(client))
+        client.state = self.clients.get(data.client, lambda: self.first_state(client))
         client.start()
         return client
+
+    def first_state(self, client: Client) -> ClientState:
+        """Return what the method keeps for a client before its first round; it may look at the network at theta."""
+        if not self.method.stateful:
+            return {}
+        client.start()
+        return self.method.init_client(client)
 
     def attempt(
         self, data: ClientData, verb: Callable[[Client], ClientUpdate]
