@@ -19,10 +19,11 @@ from typing import Any
 from benchmarks import bare_loop
 from benchmarks.fit import fit
 from benchmarks.measure import Clock, isolated, memory_mib, ratio_cell, report, table
-from benchmarks.tasks import METHOD_FILES, TASKS, Task
+from benchmarks.tasks import METHOD_FILES, SETTINGS, TASKS, Task
 
 BARE = "bare loop"
-CONTESTANTS = [BARE, *METHOD_FILES]
+CONTESTANTS = [BARE, *METHOD_FILES, *(f"{method} {setting}" for method in METHOD_FILES for setting in SETTINGS)]
+USUAL = [BARE, *METHOD_FILES, "FedAvg bf16"]
 Figures = dict[str, float]
 
 
@@ -81,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="rounds a run, the first of which is not counted")
     parser.add_argument("--images", type=int, help="training images of the CNN task (default 10000)")
     parser.add_argument("--data.source", dest="source", help="where CIFAR-10 is (default: made-up images)")
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
+    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=USUAL)
     parser.add_argument("--json", help="write the raw figures to this file")
     parser.add_argument(
         "--in-process", action="store_true", help="no process of its own for each run: quick, less exact"

@@ -21,6 +21,8 @@ from fedpm_lightning.data import IID, LOADERS, ArraySet, Augment, DataRequest, F
 REPO = Path(__file__).resolve().parent.parent
 SEED = 0
 METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
+SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"]}
+"""What may stand behind a method's name among the contestants, as words of the command line."""
 
 
 def noisy_pictures(n: int, test: int, shape: tuple[int, int, int]) -> ArraySet:
@@ -65,6 +67,7 @@ class Task:
         rounds: Communication rounds; the first one warms up and is not counted.
         local_epochs: E.
         lr: Learning rate of every method.
+        options: Further words for `fedpm fit`.
     """
 
     net: str
@@ -73,6 +76,7 @@ class Task:
     rounds: int = 3
     local_epochs: int = 1
     lr: float = 0.05
+    options: tuple[str, ...] = ()
 
     def make_net(self) -> nn.Module:
         """Return the network as `fedpm fit` initialises it."""
@@ -94,13 +98,20 @@ class Task:
             "model": {"net": net, "local_epochs": self.local_epochs},
         }
 
-    def words(self, method: str, folder: Path) -> list[str]:
-        """Write the configuration into `folder` and return the words of the `fedpm fit` that runs it there."""
+    def words(self, contestant: str, folder: Path) -> list[str]:
+        """Write the configuration into `folder` and return the words of the `fedpm fit` that runs it there.
+
+        Args:
+            contestant: A method of METHOD_FILES, perhaps with settings of SETTINGS behind it: "FedAvg bf16".
+            folder: Where to write.
+        """
+        method, *settings = contestant.split()
         file = folder / "task.yaml"
         file.write_text(yaml.safe_dump(self.config()))
         of_method = REPO / "configs" / "method" / f"{METHOD_FILES[method]}.yaml"
         words = ["fit", "--config", str(file), "--config", str(of_method), "--run_dir", str(folder / "run")]
-        return [*words, f"--model.method.lr={self.lr}"]
+        words += [word for setting in settings for word in SETTINGS[setting]]
+        return [*words, f"--model.method.lr={self.lr}", *self.options]
 
 
 def cnn(images: int = 10_000, rounds: int = 3, source: str | None = None) -> Task:
@@ -121,7 +132,7 @@ def overhead(images: int = 2_000, rounds: int = 50, source: str | None = None) -
     """Return the logistic task; `images` and `source` do not apply to it."""
     data = {"name": "made_up_vectors", "num_clients": 100, "clients_per_round": 10, "batch_size": 10}
     args = {"in_features": 60, "num_classes": 10}
-    return Task("Logistic", args, {**data, "val_fraction": 0.0}, rounds, lr=0.1)
+    return Task("Logistic", args, {**data, "val_fraction": 0.0}, rounds, lr=0.1, options=("--checkpoint_every=20",))
 
 
 TASKS: dict[str, Callable[..., Task]] = {"cnn": cnn, "overhead": overhead}

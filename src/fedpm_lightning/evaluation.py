@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
+from fedpm_lightning.client.memory_format import channels_last_pays, to_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.types import Batch
 
@@ -36,7 +37,7 @@ class Evaluation(nn.Module):
     def update(self, split: str, net: nn.Module, batch: Batch) -> None:
         """Add one batch to a split's figures."""
         inputs, targets = batch
-        logits = net(inputs)
+        logits = net(to_channels_last(inputs) if channels_last_pays(net, inputs.device) else inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))
         self.metric("acc", split).update((predicted(logits) == targets).float(), 1.0)

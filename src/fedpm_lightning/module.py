@@ -67,6 +67,7 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
+        channels_last: Memory order of images and convolutions; null: where it is faster (evaluation always decides so).
         seed: The experiment's seed (linked from seed_everything).
     """
 
@@ -85,6 +86,7 @@ class FederatedModule(LightningModule):
         on_bad_client: Literal["error", "drop"] = "error",
         max_empty_rounds: int = 3,
         max_loss: float | None = None,
+        channels_last: bool | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -104,6 +106,7 @@ class FederatedModule(LightningModule):
         self.on_bad_client = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
         self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
+        self.channels_last = channels_last
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
         self.clients = ClientStore()
@@ -275,7 +278,7 @@ class FederatedModule(LightningModule):
     def scratch(self) -> LocalModel:
         """The one network in which this process's clients train, made at first use."""
         if not self._scratch or self._scratch[0].device != self.device:
-            self._scratch[:] = [LocalModel(self.net, self.objective)]
+            self._scratch[:] = [LocalModel(self.net, self.objective, self.channels_last)]
         return self._scratch[0]
 
     @property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
+from fedpm_lightning.client.memory_format import channels_last_pays, to_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
@@ -27,14 +28,19 @@ class LocalModel:
     Args:
         net: The global network; it is copied once and never touched.
         objective: The local loss f_i.
+        channels_last: Whether images and convolutions lie channels-last in memory; None: where that is faster.
 
     Attributes:
         params: The trainable leaves (theta_i), name -> parameter.
         layers: The layers that FOOF knows.
     """
 
-    def __init__(self, net: nn.Module, objective: Objective) -> None:
+    def __init__(self, net: nn.Module, objective: Objective, channels_last: bool | None = None) -> None:
         self.net = copy.deepcopy(net)
+        device = next(net.parameters()).device
+        self.channels_last = channels_last_pays(net, device) if channels_last is None else channels_last
+        if self.channels_last:
+            self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         self.objective = objective
         self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
         self.buffers: Params = dict(self.net.named_buffers())
@@ -75,7 +81,7 @@ class LocalModel:
         inputs, targets = batch
         self.zero_grad()
         with _fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
-            loss = self.objective(self.net(inputs), targets, self.params)
+            loss = self.objective(self.net(self.laid_out(inputs)), targets, self.params)
         with no_autocast(inputs.device):
             loss.backward()
         return loss.detach(), dict(rows)
@@ -84,7 +90,11 @@ class LocalModel:
     def value(self, batch: Batch) -> float:
         """Return the objective on `batch` in evaluation mode (a line search); `.grad` stays as it is."""
         with evaluating(self.net), torch.autocast(batch[0].device.type, enabled=False):
-            return float(self.objective(self.net(batch[0]), batch[1], self.params))
+            return float(self.objective(self.net(self.laid_out(batch[0])), batch[1], self.params))
+
+    def laid_out(self, inputs: Tensor) -> Tensor:
+        """Return the inputs in the order of memory that this network runs on."""
+        return to_channels_last(inputs) if self.channels_last else inputs
 
     def gradients(self) -> Params:
         """Return the current `.grad` of each leaf as copies; a leaf without one gives zeros."""

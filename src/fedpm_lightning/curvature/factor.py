@@ -7,6 +7,7 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
       nearly uniformly. Without that correction the first would dominate the few steps of a local epoch.
     - While the batches' rows together number less than d/2 they are kept as rows and P is solved by Woodbury;
       the Gram matrix of the rows grows with them instead of being computed anew. Beyond that A is dense.
+    - With `max_rows`, a wide layer keeps only its last batches' rows: the mean above, cut off at the oldest of them.
 """
 
 from __future__ import annotations
@@ -28,26 +29,36 @@ class WeightedRows:
 
     Args:
         X: The first batch's rows, [*, R, d], already divided by sqrt(n).
+        ema: Decay of a batch's weight with every later batch, in (0, 1].
     """
 
-    def __init__(self, X: Tensor) -> None:
-        self._rows, self._gram = X, X @ X.mT
-        self._weights = X.new_ones(X.shape[-2])
+    def __init__(self, X: Tensor, ema: float) -> None:
+        self._rows, self._gram, self._ema = X, X @ X.mT, ema
+        self._sizes = [X.shape[-2]]  # rows of each batch, oldest first
 
     def __len__(self) -> int:
         return self._rows.shape[-2]
 
-    def append(self, X: Tensor, share: float) -> None:
-        """Add a batch with weight `share`, and shrink the weights of the others to 1 - share."""
+    def append(self, X: Tensor) -> None:
+        """Add a batch."""
         strip = self._rows @ X.mT
         upper, lower = torch.cat([self._gram, strip], dim=-1), torch.cat([strip.mT, X @ X.mT], dim=-1)
         self._gram = torch.cat([upper, lower], dim=-2)
         self._rows = torch.cat([self._rows, X], dim=-2)
-        self._weights = torch.cat([self._weights * (1 - share), X.new_full((X.shape[-2],), share)])
+        self._sizes.append(X.shape[-2])
+
+    def make_room(self, rows: int, limit: int) -> None:
+        """Forget the oldest batches, so that `rows` more are at most `limit`; one batch always stays."""
+        while len(self._sizes) > 1 and len(self) + rows > limit:
+            oldest = self._sizes.pop(0)
+            self._rows, self._gram = self._rows[..., oldest:, :], self._gram[..., oldest:, oldest:]
 
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Return diag(sqrt(w)) X and its Gram matrix: the X and K of `LowRankPreconditioner`."""
-        root = self._weights.sqrt()
+        decays = [self._ema**age for age in reversed(range(len(self._sizes)))]
+        shares = [decay / sum(decays) for decay in decays]
+        pairs = zip(shares, self._sizes, strict=True)
+        root = torch.cat([self._rows.new_full((size,), share**0.5) for share, size in pairs])
         return self._rows * root.unsqueeze(-1), self._gram * torch.outer(root, root)
 
 
@@ -58,17 +69,23 @@ class RunningFactor:
         layer: The layer's name, for messages.
         ema: Decay per observed batch, in [0, 1].
         spatial: `mean` or `sum` over a convolution's positions.
+        max_rows: A layer four times as wide keeps the last batches that have so many rows together, and stays with
+            Woodbury; None: no layer does, A becomes dense.
 
     Raises:
-        ValueError: If `ema` is outside [0, 1].
+        ValueError: If `ema` is outside [0, 1] or `max_rows` is below 1.
     """
 
-    def __init__(self, layer: str, ema: float = 0.95, spatial: Spatial = "mean") -> None:
+    def __init__(self, layer: str, ema: float = 0.95, spatial: Spatial = "mean", max_rows: int | None = None) -> None:
         if not (math.isfinite(ema) and 0 <= ema <= 1):
             raise ValueError(f"ema must be in [0, 1], got {ema}; 0 keeps the last batch, 1 averages all of them")
-        self.layer, self.ema = layer, ema
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows must be at least 1 or null, got {max_rows}; null keeps what all batches tell")
+        self.layer, self.ema, self.max_rows = layer, ema, max_rows
         self.spatial: Spatial = spatial
         self._total = 0.0  # sum_s ema^(t-s)
+        self._support = 0.0  # sum_s ema^(t-s) R_s
+        self._d = 0
         self._state: Tensor | WeightedRows | None = None  # A, or the rows it is made of
 
     @torch.no_grad()
@@ -76,19 +93,36 @@ class RunningFactor:
         """Add one batch."""
         past = self.ema * self._total
         self._total = past + 1.0
+        self._support = self.ema * self._support + rows.R
+        self._d = rows.values.shape[-1]
         if past == 0.0:
             self._state = None
         with full_precision(rows.values.device):
             if rows.reduced or isinstance(self._state, Tensor) or not self._few(rows):
                 self._state = self._mixed(rows.covariance(self.spatial), 1 / self._total)
             elif self._state is None:
-                self._state = WeightedRows(rows.scaled(self.spatial))
+                self._state = WeightedRows(rows.scaled(self.spatial), self.ema)
             else:
-                self._state.append(rows.scaled(self.spatial), 1 / self._total)
+                if self._windowed():
+                    self._state.make_room(rows.R, self.max_rows or 0)
+                self._state.append(rows.scaled(self.spatial))
+
+    @property
+    def settled(self) -> bool:
+        """Whether A rests on at least d rows, so that the directions of new batches are in it already.
+
+        Below that, a batch's gradient lies in directions that an older A does not hold: P^-1 would scale them by
+        1/delta, far beyond what their curvature allows.
+        """
+        return isinstance(self._state, Tensor) and self._support >= self._d
+
+    def _windowed(self) -> bool:
+        """Whether this layer is so wide that only its last rows are kept."""
+        return self.max_rows is not None and self._d >= 4 * self.max_rows
 
     def _few(self, rows: Rows) -> bool:
-        """Whether the rows, with those kept so far, number less than d/2."""
-        kept = len(self._state) if isinstance(self._state, WeightedRows) else 0
+        """Whether the rows, with those that will be kept, number less than d/2."""
+        kept = len(self._state) if isinstance(self._state, WeightedRows) and not self._windowed() else 0
         return kept + rows.R < rows.values.shape[-1] / 2
 
     def _mixed(self, A: Tensor, share: float) -> Tensor:

@@ -94,6 +94,8 @@ def observe_rows(x: Tensor, layer: Layer) -> Rows:
     """Return the `Rows` of one input of `layer`: detached, float32 or wider, reduced when they are many."""
     with torch.no_grad(), full_precision(x.device):
         x, patches = x.detach(), layer.patches
+        if patches is not None and x.dim() == 4:
+            x = x[: layer.images]  # a shuffled batch: its first images are a random sample
         if patches is not None and patches.kernel[0] > 1 and patches.stride[0] == 1:
             positions = num_positions(x, patches)
             if layer.d / 2 <= positions:

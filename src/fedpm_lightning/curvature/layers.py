@@ -50,6 +50,7 @@ class Layer:
         d: Columns of W, the bias column included.
         groups: Groups of a convolution; 1 otherwise.
         patches: The patches of a convolution; None for a linear layer.
+        images: How many images of a batch a convolution's rows are taken from; None: all.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Layer:
     d: int
     groups: int = 1
     patches: Patches | None = None
+    images: int | None = None
 
     @property
     def params(self) -> list[str]:

@@ -45,14 +45,17 @@ class FedPM(LocalNewton):
         damping_mode: absolute, or relative to trace(A)/d of each layer (trace(H)/d).
         lr_plain: Learning rate of parameters without a factor (norm layers); null: lr. FOOF only.
         ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only. FOOF only.
-        cov_every: Steps between two observations of A. FOOF only.
-        inv_every: Steps between two factorisations of A + delta I, or between two Hessians.
+        cov_every: Steps between two observations of a layer's A, once it rests on at least d rows. FOOF only.
+        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians.
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         mix_damping: delta of the mixing, in the same mode; null: the local P_i itself.
         mix_factor: A of the mixing: that of the last step (last), the running mean when training ends (ema; FOOF only,
             differs from last when inv_every > 1), or one more pass over the local data at theta_i (full_pass).
         preconditioner: foof, hessian (that of the local objective, l2 included) or diagonal (of that Hessian).
         correction: none, or gradient: local steps follow the cohort's gradient; one more vector each way a round.
+        cov_images: Images of a batch that a convolution's A is taken over; null: all. FOOF only.
+        max_rows: A layer four times as wide rests its A on its last batches with so many rows together, which
+            keeps steps cheap; null: on all batches of the round. FOOF only.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -74,9 +77,22 @@ class FedPM(LocalNewton):
         mix_factor: MixFactor = "last",
         preconditioner: Literal["foof", "hessian", "diagonal"] = "foof",
         correction: Correction = "none",
+        cov_images: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         super().__init__(
-            lr, momentum, weight_decay, damping, damping_mode, lr_plain, ema, cov_every, inv_every, spatial
+            lr,
+            momentum,
+            weight_decay,
+            damping,
+            damping_mode,
+            lr_plain,
+            ema,
+            cov_every,
+            inv_every,
+            spatial,
+            cov_images=cov_images,
+            max_rows=max_rows,
         )
         if mix_factor == "ema" and preconditioner != "foof":
             raise ValueError(f"mix_factor ema is the running mean of foof; with {preconditioner} use last or full_pass")

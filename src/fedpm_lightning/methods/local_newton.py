@@ -43,11 +43,14 @@ class LocalNewton(Method):
         damping_mode: absolute, or relative to trace(A)/d of each layer (trace(H)/d).
         lr_plain: Learning rate of parameters without a factor (norm layers); null: lr. FOOF only.
         ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only. FOOF only.
-        cov_every: Steps between two observations of A. FOOF only.
-        inv_every: Steps between two factorisations of A + delta I, or between two Hessians.
+        cov_every: Steps between two observations of a layer's A, once it rests on at least d rows. FOOF only.
+        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians.
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         preconditioner: foof, or hessian: that of the local objective at theta_i, l2 included.
         line_search: Halve eta until the batch's objective decreases enough (Armijo). Hessian only.
+        cov_images: Images of a batch that a convolution's A is taken over; null: all. FOOF only.
+        max_rows: A layer four times as wide rests its A on its last batches with so many rows together, which
+            keeps steps cheap; null: on all batches of the round. FOOF only.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -67,6 +70,8 @@ class LocalNewton(Method):
         spatial: Spatial = "mean",
         preconditioner: LocalCurvature = "foof",
         line_search: bool = False,
+        cov_images: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         self.lr = positive("lr", lr)
         self.momentum = fraction("momentum", momentum)
@@ -77,6 +82,7 @@ class LocalNewton(Method):
         self.ema = ema
         self.cov_every, self.inv_every = cov_every, inv_every
         self.spatial: Spatial = spatial
+        self.cov_images, self.max_rows = cov_images, max_rows
         self.preconditioner: Literal["foof", "hessian", "diagonal"] = preconditioner
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
@@ -116,6 +122,8 @@ class LocalNewton(Method):
             cov_every=self.cov_every,
             inv_every=self.inv_every,
             spatial=self.spatial,
+            cov_images=self.cov_images,
+            max_rows=self.max_rows,
         )
 
     def newton(self, client: Client) -> Newton:

@@ -15,7 +15,8 @@ a factor take plain SGD with the same momentum and weight decay. All tensors may
 Deviations from the paper, each an argument:
     - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
     - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
-    - `cov_every`, `inv_every` spare work; 1 and 1 are the paper.
+    - `cov_every`, `inv_every` spare work; 1 and 1 are the paper. A layer whose A rests on fewer than d rows is observed
+      and factorised at every step all the same: its P would not hold the directions of the next batch.
 
 The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device
 only in the factorisation's own checks; on the CPU that is free.
@@ -24,6 +25,7 @@ only in the factorisation's own checks; on the CPU that is free.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -52,9 +54,11 @@ class FOOF(torch.optim.Optimizer):
         damping_mode: `absolute`, or `relative` to trace(A)/d.
         lr_plain: eta of the other parameters; None: `lr`.
         ema: Decay of the running A, in [0, 1]; 0 keeps the last batch only.
-        cov_every: Observe every so many steps.
-        inv_every: Factorise every so many steps.
+        cov_every: Observe a layer every so many steps, once its A is settled.
+        inv_every: Factorise a settled layer's P every so many steps.
         spatial: `mean` or `sum` over a convolution's positions.
+        cov_images: Take a convolution's A over so many images of a batch; None: over all.
+        max_rows: A layer at least four times as wide rests on its last batches with so many rows; None: on all.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range, or `params` lacks a layer's parameter.
@@ -74,9 +78,11 @@ class FOOF(torch.optim.Optimizer):
         cov_every: int = 1,
         inv_every: int = 1,
         spatial: Spatial = "mean",
+        cov_images: int | None = None,
+        max_rows: int | None = None,
     ) -> None:
         check_damping(damping, damping_mode)
-        _check_counts(cov_every, inv_every, spatial)
+        _check_counts(cov_every, inv_every, cov_images, spatial)
         factored = _factored(params, layers)
         lr = at_least("lr", lr, 0)
         lr_plain = at_least("lr_plain", lr if lr_plain is None else lr_plain, 0)
@@ -89,23 +95,30 @@ class FOOF(torch.optim.Optimizer):
             "weight_decay": at_least("weight_decay", weight_decay, 0),
         }
         super().__init__([group for group in groups if group["params"]], defaults)
-        self.leaves, self.layers = dict(params), list(layers)
+        self.leaves = dict(params)
+        self.layers = [replace(layer, images=cov_images) for layer in layers]
         self.damping = damping
         self.damping_mode: DampingMode = damping_mode
         self.cov_every, self.inv_every = cov_every, inv_every
         self.steps_taken = 0
-        self._factors = {layer.name: RunningFactor(layer.name, ema, spatial) for layer in layers}
+        self._factors = {layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers}
         self._P: dict[str, Preconditioner] = {}
+        self._stale: set[str] = set()  # layers whose A has changed since their P was factorised
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
     def wants(self) -> list[Layer]:
-        """Return the layers the next step must observe: all of them, or none where `cov_every` skips."""
-        return self.layers if self.steps_taken % self.cov_every == 0 else []
+        """Return the layers the next step must observe: all of them, or the unsettled ones where `cov_every` skips."""
+        if self.steps_taken % self.cov_every == 0:
+            return self.layers
+        return [layer for layer in self.layers if not self._factors[layer.name].settled]
 
     def observe(self, rows: Mapping[str, Rows]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
         for name, observed in rows.items():
+            self._stale.add(name)
+            if not self._factors[name].settled:
+                self._P.pop(name, None)
             self._factors[name].observe(observed)
         self._awaiting = False
 
@@ -145,16 +158,20 @@ class FOOF(torch.optim.Optimizer):
     def _preconditioned(self, gradients: Params) -> Params:
         """Return G P^-1 of the layers that have a gradient, by parameter name."""
         steps: Params = {}
-        refresh = self.steps_taken % self.inv_every == 0
         for layer in self.layers:
-            if layer.weight not in gradients:
-                continue
-            if refresh or layer.name not in self._P:
-                P = self._factors[layer.name].preconditioner(self.damping, self.damping_mode)
-                self._P[layer.name] = P.factorise()
-            G = layer.matrix(gradients)
-            steps.update(layer.unpack(self._P[layer.name].solve(G), self.leaves))
+            if layer.weight in gradients:
+                P = self._preconditioner(layer.name)
+                steps.update(layer.unpack(P.solve(layer.matrix(gradients)), self.leaves))
         return steps
+
+    def _preconditioner(self, name: str) -> Preconditioner:
+        """Return a layer's P for this step, factorised anew when it is due and A has changed."""
+        due = self.steps_taken % self.inv_every == 0 and name in self._stale
+        if due or name not in self._P:
+            P = self._factors[name].preconditioner(self.damping, self.damping_mode)
+            self._P[name] = P.factorise()
+            self._stale.discard(name)
+        return self._P[name]
 
     def _apply(self, steps: Params) -> None:
         """Apply momentum and lr, elementwise."""
@@ -196,10 +213,12 @@ def _factored(params: Mapping[str, Tensor], layers: Sequence[Layer]) -> set[str]
     return names
 
 
-def _check_counts(cov_every: int, inv_every: int, spatial: str) -> None:
-    """Validate the intervals and `spatial`."""
+def _check_counts(cov_every: int, inv_every: int, cov_images: int | None, spatial: str) -> None:
+    """Validate the intervals, the subsample and `spatial`."""
     for name, value in (("cov_every", cov_every), ("inv_every", inv_every)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}; 1 means at every step")
+    if cov_images is not None and cov_images < 1:
+        raise ValueError(f"cov_images must be at least 1 or null, got {cov_images}; null means all images of a batch")
     if spatial not in ("mean", "sum"):
         raise ValueError(f"spatial must be 'mean' or 'sum', got {spatial!r}")
