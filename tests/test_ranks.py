@@ -2,60 +2,138 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedpm_lightning.ranks import all_states, mine, world
 
-SETTINGS = ("--data.participation", "0.5", "--model.local_epochs", "1")
+REPO = Path(__file__).resolve().parents[1]
+
+SETTINGS = ("--data.participation", "0.5", "--model.local_epochs", "1", "--trainer.precision", "64-true")
 TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
+NETWORKS = sorted(path.stem for path in (REPO / "configs" / "method").glob("*.yaml"))
+CONVEX = sorted(path.stem for path in (REPO / "configs" / "method" / "convex").glob("*.yaml"))
 
 
-def on_two_ranks(folder, method, *words):
-    """Run `fedpm fit` with two processes, as its own launcher starts them."""
-    command = [
-        sys.executable,
-        "-m",
-        "fedpm_lightning.cli",
-        "fit",
-        "--config",
-        "configs/quickstart.yaml",
-        "--config",
-        f"configs/method/{method}.yaml",
-        *SETTINGS,
-        *words,
-        *TWO,
-        "--run_dir",
-        str(folder),
+def experiment(name, data):
+    """Return the words of `fedpm fit` for a network's method, or (convex/NAME) a convex task's."""
+    if name.startswith("convex/"):
+        task = ("configs/a9a.yaml", "--data.name", "libsvm", "--data.source", str(data), "--data.num_clients", "6")
+        return ["fit", "--config", *task, "--config", f"configs/method/{name}.yaml", "--data.participation", "0.5"]
+    return ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", *SETTINGS]
+
+
+def ranks(words, folder, count=2):
+    """Run a list of command lines on `count` processes that share one process group."""
+    (folder / "words.json").write_text(json.dumps(words))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("FEDPM_")}
+    shared = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    command = [sys.executable, str(Path(__file__).with_name("ranks_worker.py")), str(folder / "words.json")]
+    return [
+        subprocess.Popen(
+            command,
+            env=clean | shared | {"LOCAL_RANK": str(rank), "NODE_RANK": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(count)
     ]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("FEDPM_")} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def finish(processes, timeout=600):
+    """Wait for all ranks and require that they succeed."""
+    ends = [process.communicate(timeout=timeout)[0] for process in processes]
+    for process, output in zip(processes, ends, strict=True):
+        assert process.returncode == 0, output[-3000:]
 
 
 def state(folder):
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-def same(a, b):
-    return all(torch.allclose(a["state_dict"][k], b["state_dict"][k], rtol=0, atol=1e-6) for k in a["state_dict"])
+def distance(a, b):
+    """Return the greatest relative difference of two runs' weights."""
+    pairs = [(a["state_dict"][k].double(), b["state_dict"][k].double()) for k in a["state_dict"]]
+    return max(float((x - y).abs().max() / x.abs().max().clamp_min(1e-12)) for x, y in pairs)
 
 
-@pytest.mark.parametrize("method", ["scaffold", pytest.param("fedpm", marks=pytest.mark.slow)])
-def test_two_ranks_are_one_and_a_run_of_two_goes_on_in_one(quickstart, method):
-    words = ("--config", f"configs/method/{method}.yaml", *SETTINGS)
-    one = quickstart(*words, "--rounds", "4", folder="one")
-    on_two_ranks(one.folder.parent / "two", method, "--rounds", "2")
-    two = quickstart(*words, "--rounds", "4", folder="two")
-    assert same(state(one.folder), state(two.folder))
-    clients = [state(run.folder)["federated"]["clients"] for run in (one, two)]
-    assert clients[0].keys() == clients[1].keys()
-    for key in ("comm/up_bytes", "comm/down_bytes"):
-        assert [row[key] for row in one.rows] == [row[key] for row in two.rows]
+def compare_two_with_one(fedpm, names, data, folder):
+    """Run 4 rounds on one rank; 2 on two ranks and 2 more on one; compare weights, states, bytes."""
+    words = {name: experiment(name, data) for name in names}
+    places = {name: folder / f"{name.replace('/', '-')}-two" for name in names}
+    finish(ranks([[*words[n], "--rounds", "2", *TWO, "--run_dir", str(places[n])] for n in names], folder))
+    for name in names:
+        one = fedpm(*words[name], "--rounds", "4", folder=f"{places[name].name}-one")
+        two = fedpm(*words[name], "--rounds", "4", folder=places[name].name)
+        assert one.code == two.code == 0, name
+        a, b = state(one.folder), state(two.folder)
+        assert distance(a, b) < 1e-10, (name, distance(a, b))
+        assert a["federated"]["clients"].keys() == b["federated"]["clients"].keys()
+        for key in ("comm/up_bytes", "comm/down_bytes", "clients/returned"):
+            assert [row[key] for row in one.rows] == [row[key] for row in two.rows], (name, key)
+
+
+def test_two_ranks_are_one_and_a_run_of_two_goes_on_in_one(fedpm, tiny_libsvm, tmp_path):
+    compare_two_with_one(fedpm, ["scaffold", "fedavg"], tiny_libsvm, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [NETWORKS, [f"convex/{name}" for name in CONVEX]], ids=["networks", "convex"])
+def test_every_method_on_two_ranks(fedpm, names, tiny_libsvm, tmp_path):
+    compare_two_with_one(fedpm, names, tiny_libsvm, tmp_path)
+
+
+@pytest.mark.slow
+def test_ordered_sums_have_the_bits_of_one_process(fedpm, tiny_libsvm, tmp_path):
+    """In float32; with corrected steps, whose first pass is summed too."""
+    methods = {"fedpm": (), "scaffold": (), "fedavg": ("--trainer.callbacks+=CoordinateMedian",)}
+    methods["local_newton"] = ()
+    words = {
+        name: ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", "--rounds", "3",
+               "--model.reduce", "ordered", "--model.executor", "sequential", *more]
+        for name, more in methods.items()
+    }  # fmt: skip
+    words["fedpm"] += ["--model.method.correction", "gradient"]
+    finish(ranks([[*w, *TWO, "--run_dir", str(tmp_path / f"{n}-two")] for n, w in words.items()], tmp_path))
+    for name in words:
+        one = fedpm(*words[name], folder=f"{name}-one")
+        a, b = state(one.folder), state(tmp_path / f"{name}-two")
+        assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"]), name
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_ends_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(REPO)
+    words = [
+        "fit",
+        "--config",
+        "configs/quickstart.yaml",
+        "--rounds",
+        "100000",
+        *TWO,
+        "--run_dir",
+        str(tmp_path / "run"),
+    ]
+    first, second = ranks([words], tmp_path)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "run" / "metrics.csv").exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    second.kill()
+    output = first.communicate(timeout=120)[0]
+    assert first.returncode not in {0, None}, output[-2000:]
+    assert "Traceback" not in output, output[-2000:]
 
 
 def test_one_process_is_the_identity():

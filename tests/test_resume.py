@@ -26,10 +26,12 @@ def method(name):
     return ("--config", f"configs/method/{name}.yaml")
 
 
-def test_six_rounds_are_three_and_three_more(quickstart):
-    straight = quickstart(*SETTINGS, "--rounds", "6", folder="straight")
-    assert quickstart(*SETTINGS, "--rounds", "3", folder="halves").code == 0
-    halves = quickstart(*SETTINGS, "--rounds", "6", folder="halves")
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
+def test_six_rounds_are_three_and_three_more(quickstart, precision):
+    settings = (*SETTINGS, "--trainer.precision", precision)
+    straight = quickstart(*settings, "--rounds", "6", folder="straight")
+    assert quickstart(*settings, "--rounds", "3", folder="halves").code == 0
+    halves = quickstart(*settings, "--rounds", "6", folder="halves")
     same_end(straight, halves)
     assert straight.summary["initial"] == halves.summary["initial"]
 

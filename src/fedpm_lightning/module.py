@@ -29,7 +29,7 @@ from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.ranks import all_states, all_sum, mine
+from fedpm_lightning.ranks import all_items, all_states, all_sum, mine
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
@@ -68,7 +68,9 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
-        channels_last: Memory order of images and convolutions; null: where it is faster (evaluation always decides so).
+        reduce: How ranks sum: sum (all-reduce), or ordered (each rank adds all updates in the cohort's order: the
+            bits of one process, at the price of a cohort in memory).
+        channels_last: Memory order of images and convolutions; null: whichever is faster.
         seed: The experiment's seed (linked from seed_everything).
     """
 
@@ -87,6 +89,7 @@ class FederatedModule(LightningModule):
         on_bad_client: Literal["error", "drop"] = "error",
         max_empty_rounds: int = 3,
         max_loss: float | None = None,
+        reduce: Literal["sum", "ordered"] = "sum",
         channels_last: bool | None = None,
         seed: int = 0,
     ) -> None:
@@ -107,6 +110,7 @@ class FederatedModule(LightningModule):
         self.on_bad_client = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
         self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
+        self.reduce: Literal["sum", "ordered"] = reduce
         self.channels_last = channels_last
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
@@ -163,15 +167,22 @@ class FederatedModule(LightningModule):
         """
         if not self.method.needs_preparation:
             return True
-        mean = RunningMean(self.broadcast.params)
+        mean, messages = RunningMean(self.broadcast.params), list[ClientUpdate]()
+        ordered = self.reduce == "ordered" and self.trainer.world_size > 1
         for data in self.mine(cohort):
             answer = self.attempt(data, self.prepared)
             if answer is not None:
                 update, state = answer
                 self.clients.put(data.client, state)
                 self.emit("on_update_received", update)
-                mean.add(update.params, self.weight(update))
-        all_sum(mean.tensors(), self.device)
+                if ordered:
+                    messages.append(update)
+                else:
+                    mean.add(update.params, self.weight(update))
+        for update in sorted(all_items(messages), key=lambda update: update.client) if ordered else ():
+            mean.add(update.params, self.weight(update))
+        if not ordered:
+            all_sum(mean.tensors(), self.device)
         if mean.total_weight == 0:
             return False
         self.broadcast.extra["prepared"] = mean.finish()
@@ -398,6 +409,8 @@ class FederatedModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the server's and the clients' states."""
+        # Lightning loads the weights before it converts the module: those of 64-true would pass through float32.
+        self.trainer.precision_plugin.convert_module(self)
         federated = checkpoint["federated"]
         self.server_state = federated["server"]
         if not federated.get("side_files"):  # evaluation needs no clients, and leaves their files unread

@@ -15,7 +15,7 @@ from lightning.pytorch import LightningModule, Trainer
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.errors import AggregationError, DivergedError, EmptyRoundError
-from fedpm_lightning.ranks import all_sum
+from fedpm_lightning.ranks import all_items, all_sum, world
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.types import ClientUpdate, Cohort, Params
@@ -36,6 +36,7 @@ class Aggregation(FederatedCallback):
         self.rounds_aggregated = 0
         self.empty_rounds = 0
         self._aggregator: Aggregator | None = None
+        self._held: list[tuple[ClientUpdate, float]] = []
         self._buffers = RunningMean({})
         self._loss = RunningMean({})
         # Clients that returned, and the sum of their weights.
@@ -49,6 +50,7 @@ class Aggregation(FederatedCallback):
         """Start empty sums."""
         module = cast("FederatedModule", module)
         self._aggregator = self.make_aggregator(module)
+        self._held.clear()
         self._buffers = RunningMean(module.broadcast.buffers if module.buffer_policy == "mix" else {})
         self._loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
         self._returned = torch.zeros(2, dtype=torch.float64)
@@ -59,6 +61,13 @@ class Aggregation(FederatedCallback):
         if not math.isfinite(weight) or weight < 0:
             where = f"round {module.round + 1}, client {update.client}"
             raise AggregationError(f"{where}: the mixing weight is {weight}; it must be a finite number of at least 0")
+        if module.reduce == "ordered" and world()[1] > 1:
+            self._held.append((update, weight))
+        else:
+            self.add(module, update, weight)
+
+    def add(self, module: FederatedModule, update: ClientUpdate, weight: float) -> None:
+        """Add one update to this process's sums."""
         if self._aggregator is None:
             raise RuntimeError("an update arrived before on_round_start")
         self._aggregator.add(update, weight)
@@ -79,7 +88,7 @@ class Aggregation(FederatedCallback):
             DivergedError: If the sums have NaN or Inf.
             AggregationError: If the sums cannot be turned into a target.
         """
-        all_sum([self._returned], module.device)
+        self.reduce(module)
         returned, weight = self._returned.tolist()
         module.record("clients/returned", returned)
         module.record("clients/dropped", len(module.sampled) - returned)
@@ -92,13 +101,22 @@ class Aggregation(FederatedCallback):
                 f"one of the clients {[data.client for data in module.sampled]} a positive weight"
             )
         self.empty_rounds = 0
-        all_sum([*self._aggregator.tensors(), *self._buffers.tensors(), *self._loss.tensors()], module.device)
         module.record("train/loss", float(self._loss.finish()["loss"]))
         target = self.finish(module, self._aggregator)
         if module.buffer_policy == "mix":
             module.set_buffers(self._buffers.finish())
         self.rounds_aggregated += 1
         return target
+
+    def reduce(self, module: FederatedModule) -> None:
+        """Bring the ranks together: each summed its clients, or all add those of every rank in the cohort's order."""
+        if module.reduce == "ordered":
+            for update, weight in sorted(all_items(self._held), key=lambda held: held[0].client):
+                self.add(module, update, weight)
+            self._held.clear()
+        elif self._aggregator is not None:
+            sums = [*self._aggregator.tensors(), *self._buffers.tensors(), *self._loss.tensors()]
+            all_sum([self._returned, *sums], module.device)
 
     def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
         """Return the aggregator's target; say which round it was where the sums are of no use."""

@@ -78,7 +78,9 @@ class HoldingAggregation(RobustAggregation):
     def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
         """Bring the updates of all ranks together and apply the rule."""
         holder, cpu = cast(HoldingAggregator, aggregator), torch.device("cpu")
-        everyone = all_items([replace(u, params=to_device(u.params, cpu)) for u in holder.held])
+        everyone = [replace(u, params=to_device(u.params, cpu)) for u in holder.held]
+        if module.reduce != "ordered":  # there every rank holds all of them already
+            everyone = sorted(all_items(everyone), key=lambda update: update.client)
         holder.held = [replace(u, params=to_device(u.params, module.device)) for u in everyone]
         try:
             return super().finish(module, holder)
