@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpm_lightning.report.cells import Cell, Column, make_cell, taxonomy_order
-from fedpm_lightning.report.curves import mean_std
+from fedpm_lightning.report.curves import mean_std, seeds_text
 from fedpm_lightning.report.figure import draw_panels
 from fedpm_lightning.report.labels import label_settings
 from fedpm_lightning.report.looks import metric_name, panel_title, styles
@@ -73,11 +73,13 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Moment, folder: Path) -
         return []
     order = sorted({label for lines in panels.values() for label in lines}, key=taxonomy_order)
     looks, keys = styles(order), list(panels)
+    points = {label: [cell for lines in panels.values() for cell in lines.get(label, {}).values()] for label in order}
+    legend = {label: f"{label} ({seeds_text(points[label])})" for label in order}
 
     def panel(axes: Any, number: int) -> None:
         column, total = keys[number]
         for label, cells in panels[keys[number]].items():
-            _line(axes, cells, metric, {**looks[label], "label": label})
+            _line(axes, cells, metric, {**looks[label], "label": legend[label]})
         epochs = sorted({epochs for cells in panels[keys[number]].values() for epochs in cells})
         axes.set_xscale("log")
         axes.set_xticks(epochs, [str(value) for value in epochs])
@@ -85,14 +87,12 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Moment, folder: Path) -
         title = f"{panel_title(column)}, {total} epochs in all"
         axes.set(title=title, xlabel="Local epochs a round", ylabel=f"{metric_name(metric)}, {at.name}")
 
-    return draw_panels(len(keys), panel, folder / f"{metric.replace('/', '_')}-local_epochs")
+    return draw_panels(len(keys), panel, folder / f"{metric.replace('/', '_')}-local_epochs", list(legend.values()))
 
 
 def _line(axes: Any, cells: dict[int, Cell], metric: str, look: dict[str, Any]) -> None:
-    """Draw one method's line with its spread as error bars; each point says its n where they differ."""
+    """Draw one method's line with its spread as error bars."""
     scale = 100.0 if is_share(metric) else 1.0
     figures = [mean_std(cell.values) for cell in cells.values()]
     mean, std = [scale * m for m, _ in figures], [scale * s for _, s in figures]
-    counts = sorted({cell.n for cell in cells.values()})
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
-    axes.errorbar(list(cells), mean, yerr=std, capsize=2, elinewidth=0.8, **{**look, "label": f"{look['label']} ({n})"})
+    axes.errorbar(list(cells), mean, yerr=std, capsize=2, elinewidth=0.8, **look)

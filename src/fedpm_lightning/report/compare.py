@@ -51,7 +51,7 @@ def _add_moments(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     one.add_argument("--at", choices=("final", "best"), default="final", help=best)
     one.add_argument("--at-round", type=parse_rounds, metavar="R", help="after R rounds")
     one.add_argument("--at-bytes", type=parse_bytes, metavar="B", help="when all clients have sent B up: 25MB, 1.5GB")
-    one.add_argument("--at-seconds", type=parse_seconds, metavar="S", help="after S seconds of wall time: 90, 15min, 2h")
+    one.add_argument("--at-seconds", type=parse_seconds, metavar="S", help="after S seconds: 90, 15min, 2h")
     reach = "what it costs to reach a figure: rounds, megabytes and seconds to an accuracy of 0.8, say"
     one.add_argument("--reach", type=parse_target, metavar="X", help=reach)
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fedpm_lightning.report.cells import Cell, Column, Grid
+from fedpm_lightning.report.cells import Cell, Grid
 from fedpm_lightning.report.figure import draw_panels
 from fedpm_lightning.report.looks import AXIS_NAMES, metric_name, panel_title, style, styles
 from fedpm_lightning.report.moment import COLUMN_OF, SCALE_OF, Axis
 from fedpm_lightning.report.wording import is_share
 
-__all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "style"]
+__all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "seeds_text", "style"]
 
 Point: TypeAlias = tuple[float, float, float]
 """x, the mean over seeds, the sample standard deviation."""
@@ -45,7 +45,7 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
     columns = [column for column in grid.columns if any(curves[column].values())]
     if not columns:
         return []
-    legend = {label: f"{label} ({_seeds(row)})" for label, row in grid.rows.items()}
+    legend = {label: f"{label} ({seeds_text(row.values())})" for label, row in grid.rows.items()}
 
     def panel(axes: Any, number: int) -> None:
         column = columns[number]
@@ -54,7 +54,7 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
         _finish(axes, [point for points in curves[column].values() for point in points], metric)
         axes.set(title=panel_title(column), xlabel=AXIS_NAMES[axis], ylabel=metric_name(metric))
 
-    return draw_panels(len(columns), panel, folder / f"{metric.replace('/', '_')}-{axis}")
+    return draw_panels(len(columns), panel, folder / f"{metric.replace('/', '_')}-{axis}", list(legend.values()))
 
 
 def curve(cell: Cell, metric: str, axis: Axis, initial: bool = True) -> list[Point]:
@@ -87,10 +87,10 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _seeds(row: dict[Column, Cell]) -> str:
-    """Write on how many seeds a row's lines stand: `n = 3`, or `n = 2-3` where columns differ."""
-    counts = sorted({cell.n for cell in row.values() if cell.n})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}" if counts else "n = 0"
+def seeds_text(cells: Iterable[Cell]) -> str:
+    """Write on how many seeds a line's points stand: `n = 3`, or `n = 2–3` where they differ."""
+    counts = sorted({cell.n for cell in cells if cell.n}) or [0]
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
 
 
 def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any]) -> None:

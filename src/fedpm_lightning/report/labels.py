@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 
 from fedpm_lightning.report.setting import Setting, differing_keys
 
-_MOST_KEYS = 3  # with more keys, or a longer list of them, a label names only what departs from the commonest setting
+_MOST_KEYS = 2  # with more keys, or a longer list of them, a label names only what departs from the commonest setting
 _LONGEST = 56
 
 
@@ -81,13 +81,16 @@ def _suffix(setting: Setting, keys: Iterable[str], among: Sequence[str], short: 
 
 
 def short_key(key: str, keys: Sequence[str]) -> str:
-    """Shorten a dotted key to its last telling part, or leave it whole where two would be equal."""
-    short = _last_name(key)
-    return short if [_last_name(other) for other in keys].count(short) == 1 else key
+    """Shorten a dotted key to as few of its last parts as tell it from the others: `lr`, or `server.lr`."""
+    parts, others = _parts(key), [_parts(other) for other in keys if other != key]
+    for length in range(1, len(parts)):
+        if all(other[-length:] != parts[-length:] for other in others):
+            return ".".join(parts[-length:])
+    return ".".join(parts)
 
 
-def _last_name(key: str) -> str:
-    return [part for part in key.split(".") if part not in {"class_path", "init_args"}][-1]
+def _parts(key: str) -> list[str]:
+    return [part for part in key.split(".") if part != "init_args"]
 
 
 def short_value(value: str) -> str:
@@ -106,5 +109,5 @@ def _call(entry: Mapping[str, Any]) -> str:
     """Write `{class_path: a.b.Dropouts, init_args: {rate: 0.5}}` as Dropouts(rate=0.5)."""
     arguments = cast("Mapping[str, Any]", entry.get("init_args") or {})
     inside = ", ".join(f"{key}={value}" for key, value in arguments.items())
-    name = str(entry["class_path"] if "class_path" in entry else entry).rsplit(".", 1)[-1]
+    name = str(entry.get("class_path", entry)).rsplit(".", 1)[-1]
     return f"{name}({inside})" if inside else name

@@ -22,9 +22,7 @@ def latex_table(grid: Grid) -> str:
     columns = "l" + "c" * len(grid.columns)
     best = best_cells(grid)
     body = [
-        " & ".join(
-            [escape(label), *(_cell(row.get(column), grid, (label, column) in best) for column in grid.columns)]
-        )
+        " & ".join([escape(label), *(_cell(row.get(column), grid, (label, column) in best) for column in grid.columns)])
         + r" \\"
         for label, row in grid.rows.items()
     ]

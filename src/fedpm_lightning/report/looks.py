@@ -57,6 +57,7 @@ STYLE: dict[str, Any] = {
     "axes.titlesize": 9,
     "axes.labelsize": 9,
     "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "axes.spines.top": False,

@@ -1,4 +1,4 @@
-"""At which moment of a run a figure is read: final, best, after so many rounds, bytes or seconds, or on reaching a target.
+"""At which moment of a run a figure is read: final, best, within a budget, on reaching a target.
 
 Each has a `figure`: the number of one run, or the reason why there is none.
 """
@@ -97,13 +97,17 @@ class Within:
         column = _SPENT[self.budget]
         spent = [row[column] for row in run.history.rows if column in row]
         if not spent or max(spent) < self.limit:
-            ended = _amount(self.budget, max(spent)) if spent else "0"
-            state = "" if run.state == "finished" else "unfinished, "
-            return Figure(None, f"{state}only at {ended} of {self.name.removeprefix('round ')}")
+            return Figure(None, self._short(run, max(spent, default=0.0)))
         inside = [row for row in run.history.rows if column in row and row[column] <= self.limit and metric in row]
         if not inside:
             return Figure(None, f"{metric} was not measured within {self.name}")
         return _finite(inside[-1][metric], metric)
+
+    def _short(self, run: Run, spent: float) -> str:
+        """Say how far a run came that did not use up the budget."""
+        there = f"round {spent:g}" if self.budget == "round" else _amount(self.budget, spent)
+        state = "ended" if run.state == "finished" else "unfinished, so far"
+        return f"{state} at {there}, before {self.name}"
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,7 @@ class Reach:
             value = row.get(COLUMN_OF[self.cost])
             missing = f"{COLUMN_OF[self.cost]} was not measured"
             return Figure(None, missing) if value is None else Figure(value * SCALE_OF[self.cost])
-        if metric not in run.history.keys():
+        if not any(metric in row for row in run.history.rows):
             return Figure(None, _state(run) if run.state != "finished" else f"{metric} was not measured")
         if run.state == "unfinished":
             return Figure(None, _state(run))
@@ -174,6 +178,4 @@ def _state(run: Run) -> str:
 
 
 def _amount(budget: Budget, value: float) -> str:
-    if budget == "bytes":
-        return f"{human_bytes(value)} sent up"
-    return human_seconds(value) if budget == "seconds" else f"{value:g}"
+    return human_seconds(value) if budget == "seconds" else f"{human_bytes(value)} sent up"

@@ -11,6 +11,7 @@ from fedpm_lightning.report.wording import column_head
 # What has to be equal for a column to compare methods and nothing else.
 _TASK = ("data.", "rounds", "model.net", "model.local_", "model.l2", "model.loss", "model.lr_schedule", "fedpm")
 _MOST_KEYS = 4
+_NAMED = 2  # runs left out for one reason that are named one by one
 
 
 def note_lines(grid: Grid) -> list[str]:
@@ -35,6 +36,7 @@ def unlike_lines(grid: Grid) -> list[str]:
     for column in grid.columns:
         values = _task_values(grid, column)
         unlike = [key for key, of in values.items() if len(set(of.values())) > 1 and key not in grid.named]
+        unlike = [key for key in unlike if key.split(".init_args.")[0] not in {*unlike, *grid.named} - {key}]
         if unlike:
             told = [_told(key, values[key], unlike) for key in unlike[:_MOST_KEYS]]
             more = f"; and {len(unlike) - _MOST_KEYS} more keys" if len(unlike) > _MOST_KEYS else ""
@@ -61,23 +63,38 @@ def _any_run(row: dict[Column, Cell], column: Column) -> Run | None:
 
 
 def _told(key: str, of: dict[str, str], keys: list[str]) -> str:
-    """Write `rounds (5: FedAvg; 20: FedPM, FedProx)`."""
+    """Write `rounds (20; FedAvg: 5)`: the commonest value, then the rows that depart from it."""
     rows: dict[str, list[str]] = {}
     for label, value in of.items():
         rows.setdefault(value, []).append(label)
-    parts = [f"{short_value(value)}: {', '.join(labels)}" for value, labels in rows.items()]
+    first, *others = sorted(rows.items(), key=lambda item: -len(item[1]))
+    parts = [short_value(first[0]), *(f"{_some(labels)}: {short_value(value)}" for value, labels in others)]
     return f"{short_key(key, keys)} ({'; '.join(parts)})"
 
 
+def _some(names: list[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def left_out_lines(grid: Grid) -> list[str]:
-    """List the runs that no mean contains, with the reason."""
-    lines = [
-        f"left out: {run.path} ({label}, seed {run.seed}): {reason}"
-        for label, row in grid.rows.items()
-        for cell in row.values()
-        for run, reason in cell.left_out
-    ]
-    return sorted(lines)
+    """List the runs that no mean contains, with the reason; many of a kind in one line."""
+    lines: list[str] = []
+    for label, row in grid.rows.items():
+        for column, cell in row.items():
+            kinds: dict[str, list[Run]] = {}
+            for run, reason in cell.left_out:
+                kinds.setdefault(reason, []).append(run)
+            for reason, runs in kinds.items():
+                lines += _left_out(f"{label}, {column_head(column)}", reason, runs)
+    return lines
+
+
+def _left_out(where: str, reason: str, runs: list[Run]) -> list[str]:
+    if len(runs) <= _NAMED:
+        return [f"left out: {run.path} ({where}, seed {run.seed}): {reason}" for run in runs]
+    seeds = ", ".join(str(run.seed) for run in runs)
+    return [f"left out: {len(runs)} runs of {where} (seeds {seeds}): {reason}"]
 
 
 def marked_lines(grid: Grid) -> list[str]:

@@ -35,7 +35,9 @@ def setting_of(config: Mapping[str, Any], version: object) -> Setting:
         version: The version of this package that ran it.
     """
     flat = flatten(config)
-    entries = {key: value for key, value in flat.items() if _decides(key)} | {"fedpm": version}
+    # `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
+    entries = {key.removesuffix(".class_path"): value for key, value in flat.items() if _decides(key)}
+    entries["fedpm"] = version
     source = flat.get("data.source")
     if source is not None and str(flat.get("data.name", "digits")) not in _KNOWN_DATA:
         entries["data.source"] = PurePath(str(source)).name  # the folder differs from machine to machine
@@ -65,8 +67,8 @@ def differing_keys(settings: Sequence[Setting]) -> list[str]:
     differing = [key for key in every if len({entry.get(key) for entry in entries}) > 1]
     shared = [key for key in differing if all(key in entry for entry in entries)]
     keys = shared if _tell_apart(entries, shared) else differing
-    for branch in [key.removesuffix("class_path") for key in keys if key.endswith(".class_path")]:
-        fewer = [key for key in keys if not key.startswith(f"{branch}init_args.")]
+    for branch in list(keys):
+        fewer = [key for key in keys if not key.startswith(f"{branch}.init_args.")]
         keys = fewer if _tell_apart(entries, fewer) else keys
     return keys
 

@@ -81,10 +81,10 @@ def _compare(column: Column, best: str, rival: str, mine: dict[int, float], thei
         best,
         rival,
         seeds,
-        tuple(sorted(mine.keys() ^ theirs.keys())),
-        statistics.fmean(differences) if differences else None,
-        t and (t, t),
-        wilcoxon and (wilcoxon, wilcoxon),
+        unpaired=tuple(sorted(mine.keys() ^ theirs.keys())),
+        difference=statistics.fmean(differences) if differences else None,
+        t=None if t is None else (t, t),
+        wilcoxon=None if wilcoxon is None else (wilcoxon, wilcoxon),
     )
 
 
@@ -130,17 +130,19 @@ def significance_lines(grid: Grid) -> list[str]:
             continue
         where = column_head(column)
         if all(one.n < LEAST_T for one in found):
-            pairs = max(one.n for one in found)
-            lines.append(
-                f"significance, {where}: n too small ({pairs} common seeds; the paired t test needs {LEAST_T}, "
-                f"Wilcoxon {LEAST_WILCOXON})"
-            )
+            lines.append(_too_small(where, found))
             continue
         tested = sum(one.t is not None for one in found)
         rivals = "1 rival" if tested == 1 else f"{tested} rivals"
         lines.append(f"significance, {where}: {found[0].best} against each, paired by seed, p after Holm over {rivals}")
         lines += [f"  {_one_line(one, grid)}" for one in found]
     return lines
+
+
+def _too_small(where: str, found: Sequence[Comparison]) -> str:
+    pairs = max(one.n for one in found)
+    seeds = "1 common seed" if pairs == 1 else f"{pairs or 'no'} common seeds"
+    return f"significance, {where}: n too small ({seeds}; the paired t test needs {LEAST_T}, Wilcoxon {LEAST_WILCOXON})"
 
 
 def _one_line(one: Comparison, grid: Grid) -> str:
@@ -167,5 +169,5 @@ def _unpaired(one: Comparison) -> str:
 
 
 def p_text(p: float) -> str:
-    """Write a p value with two digits."""
-    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+    """Write a p value with three digits, a tiny one with its power of ten."""
+    return f"{p:.1e}" if p < 1e-3 else f"{p:.3g}"

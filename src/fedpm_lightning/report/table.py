@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.cells import Cell, Column, Grid
+from fedpm_lightning.report.cells import Cell, Grid
 from fedpm_lightning.report.latex import latex_table
 from fedpm_lightning.report.notes import left_out_lines, note_lines
 from fedpm_lightning.report.significance import Comparison, compare_column
@@ -135,4 +135,3 @@ def _test_fields(test: Comparison | None) -> list[object]:
 
 def _resumed(cell: Cell) -> str:
     return ";".join(str(run.path) for run in cell.runs if run.resumed_after)
-

@@ -11,7 +11,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedpm_lightning.report.run import RunError
 from fedpm_lightning.report.wandb_record import WandbRecord
@@ -64,14 +64,15 @@ def records(file: Path) -> Iterator[Any]:
         RunError: If it does not begin as a W&B file does.
     """
     from google.protobuf.message import DecodeError
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2
 
+    read = cast(Any, wandb_internal_pb2).Record.FromString  # a generated module: type checkers see no classes in it
     data = file.read_bytes()
     if data and not data.startswith(_PREFIX):
         raise RunError(f"{file} is not a W&B file (it does not begin with {_PREFIX.decode()}): leave it out")
     for message in _messages(data):
         try:
-            yield Record.FromString(message)
+            yield read(message)
         except DecodeError:
             return
 

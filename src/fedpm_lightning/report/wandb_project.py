@@ -20,7 +20,9 @@ def read_project(project: str) -> list[WandbRecord]:
         raise RunError(f"wandb:{project} names no project: write wandb:ENTITY/PROJECT")
     try:
         found = [record_of(run, project) for run in _fetch(project)]
-    except Exception as cause:  # wandb has its own, requests' and urllib3's errors, and ValueError for a missing project
+    except (
+        Exception
+    ) as cause:  # wandb has its own, requests' and urllib3's errors, and ValueError for a missing project
         reason = (str(cause) or type(cause).__name__).splitlines()[0]
         raise RunError(
             f"wandb:{project} cannot be read ({reason}): log in with `wandb login`, check the name, or compare the "

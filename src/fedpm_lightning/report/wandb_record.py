@@ -49,7 +49,7 @@ def to_run(record: WandbRecord) -> Run:
         RunError: If this tool did not write it.
     """
     if not is_ours(record):
-        raise RunError(f"{record.name} is a W&B run of something else: its configuration has no model.method, no rounds")
+        raise RunError(f"{record.name} is a W&B run of something else: no model.method and rounds in its configuration")
     config = {key: value for key, value in record.config.items() if key not in {"_wandb", "facts"}}
     facts = cast("dict[str, Any]", record.config.get("facts") or {})
     rows = _rounds(record.rows)

@@ -19,8 +19,10 @@ def in_percent(grid: Grid) -> bool:
 
 
 def number(grid: Grid, value: float) -> str:
-    """Write an accuracy in percent with two decimals, anything else with four significant digits."""
-    return f"{100 * value:.2f}" if in_percent(grid) else f"{value:.4g}"
+    """Write an accuracy in percent and a cost with two decimals, anything else with four significant digits."""
+    if in_percent(grid):
+        return f"{100 * value:.2f}"
+    return f"{value:.2f}" if isinstance(grid.at, Reach) else f"{value:.4g}"
 
 
 def count(cell: Cell) -> str:
