@@ -68,7 +68,6 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.4,
     "lines.markersize": 4.5,
     "pdf.fonttype": 42,  # letters stay letters in the PDF, as publishers ask
-    "savefig.bbox": "tight",
 }
 
 
