@@ -62,7 +62,7 @@ def test_an_offline_run_is_the_run_of_its_folder(logged, capsys, tmp_path):
     assert tables[0] == tables[1] == tables[2]
     assert main(["compare", str(run.folder), str(theirs), "--format", "markdown"]) == 0
     shown = capsys.readouterr().out
-    assert "(1) |" in shown and "seed 0 is there already" in shown, "the same run twice is one run"
+    assert "(1)** |" in shown and "seed 0 is there already" in shown, "the same run twice is one run"
     cut_short(theirs, tmp_path / "cut")
 
 
