@@ -49,8 +49,8 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
 
     def panel(axes: Any, number: int) -> None:
         column = columns[number]
-        for label, points in curves[column].items():
-            _line(axes, points, metric, {**looks[label], "label": legend[label]})
+        for place, (label, points) in enumerate(curves[column].items()):
+            _line(axes, points, metric, {**looks[label], "label": legend[label]}, place)
         _finish(axes, [point for points in curves[column].values() for point in points], metric)
         axes.set(title=panel_title(column), xlabel=AXIS_NAMES[axis], ylabel=metric_name(metric))
 
@@ -93,14 +93,15 @@ def seeds_text(cells: Iterable[Cell]) -> str:
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
 
 
-def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any]) -> None:
-    """Draw one line with its band, mean ± std."""
+def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any], place: int) -> None:
+    """Draw one line with its band, mean ± std; its place shifts the markers, so that lines on top of others show."""
     if not points:
         return
     scale = 100.0 if is_share(metric) else 1.0
     x = [point[0] for point in points]
     mean, std = [scale * point[1] for point in points], [scale * point[2] for point in points]
-    axes.plot(x, mean, markevery=max(1, math.ceil(len(x) / 10)), **look)
+    step = max(1, math.ceil(len(x) / 10))
+    axes.plot(x, mean, markevery=(place % step, step), **look)
     if any(std):
         low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)

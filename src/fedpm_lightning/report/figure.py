@@ -59,7 +59,7 @@ def _legend(figure: Any, axes: Sequence[Any], order: Sequence[str]) -> tuple[int
         figure.legend(
             [handles[label] for label in labels],
             labels,
-            title="mean ± std over seeds",
+            title=None if all(label.endswith("(n = 1)") for label in labels) else "mean ± std over seeds",
             loc="outside right center",
             frameon=False,
             handlelength=3,

@@ -32,17 +32,23 @@ def base_lines(grid: Grid) -> list[str]:
 
 def unlike_lines(grid: Grid) -> list[str]:
     """Warn of columns whose rows differ in the task, not only in the method, where no label says so."""
-    lines: list[str] = []
+    told: dict[str, list[str]] = {}
     for column in grid.columns:
-        values = _task_values(grid, column)
-        unlike = [key for key, of in values.items() if len(set(of.values())) > 1 and key not in grid.named]
-        unlike = [key for key in unlike if key.split(".init_args.")[0] not in {*unlike, *grid.named} - {key}]
-        if unlike:
-            told = [_told(key, values[key], unlike) for key in unlike[:_MOST_KEYS]]
-            more = f"; and {len(unlike) - _MOST_KEYS} more keys" if len(unlike) > _MOST_KEYS else ""
-            where = column_head(column)
-            lines.append(f"not alike, {where}: rows differ in more than the method: {'; '.join(told)}{more}")
-    return lines
+        found = _unlike(grid, column)
+        if found:
+            told.setdefault(found, []).append(column_head(column))
+    return [
+        f"not alike, {', '.join(heads)}: rows differ in more than the method: {found}" for found, heads in told.items()
+    ]
+
+
+def _unlike(grid: Grid, column: Column) -> str:
+    """Say in which keys of the task a column's rows differ; empty if they do not."""
+    values = _task_values(grid, column)
+    keys = [key for key, of in values.items() if len(set(of.values())) > 1 and key not in grid.named]
+    keys = [key for key in keys if key.split(".init_args.")[0] not in {*keys, *grid.named} - {key}]
+    more = f"; and {len(keys) - _MOST_KEYS} more keys" if len(keys) > _MOST_KEYS else ""
+    return "; ".join(_told(key, values[key], keys) for key in keys[:_MOST_KEYS]) + more
 
 
 def _task_values(grid: Grid, column: Column) -> dict[str, dict[str, str]]:
@@ -78,13 +84,17 @@ def _some(names: list[str], most: int = 3) -> str:
 
 
 def left_out_lines(grid: Grid) -> list[str]:
-    """List the runs that no mean contains, with the reason; many of a kind in one line."""
+    """List the runs that no mean contains, with the reason; many of a kind in one line.
+
+    Runs that finished without reaching a target are counted in their cell (`2 of 3`) and not listed.
+    """
     lines: list[str] = []
     for label, row in grid.rows.items():
         for column, cell in row.items():
             kinds: dict[str, list[Run]] = {}
             for run, reason in cell.left_out:
-                kinds.setdefault(reason, []).append(run)
+                if run not in cell.missed or run.state != "finished":
+                    kinds.setdefault(reason, []).append(run)
             for reason, runs in kinds.items():
                 lines += _left_out(f"{label}, {column_head(column)}", reason, runs)
     return lines

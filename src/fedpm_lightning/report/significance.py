@@ -123,26 +123,28 @@ def _joined(raw: tuple[float, float] | None, corrected: float | None) -> tuple[f
 
 def significance_lines(grid: Grid) -> list[str]:
     """Say, column by column, which rivals the best row beats by more than luck, and on how many seeds that rests."""
-    lines: list[str] = []
+    tested: list[str] = []
+    too_few: dict[int, list[str]] = {}
     for column in grid.columns:
-        found = compare_column(grid, column)
-        if not found:
-            continue
-        where = column_head(column)
-        if all(one.n < LEAST_T for one in found):
-            lines.append(_too_small(where, found))
-            continue
-        tested = sum(one.t is not None for one in found)
-        rivals = "1 rival" if tested == 1 else f"{tested} rivals"
-        lines.append(f"significance, {where}: {found[0].best} against each, paired by seed, p after Holm over {rivals}")
-        lines += [f"  {_one_line(one, grid)}" for one in found]
-    return lines
+        found, where = compare_column(grid, column), column_head(column)
+        if any(one.n >= LEAST_T for one in found):
+            tested += _tested(where, found, grid)
+        elif found:
+            too_few.setdefault(max(one.n for one in found), []).append(where)
+    return tested + [_too_small(columns, pairs) for pairs, columns in too_few.items()]
 
 
-def _too_small(where: str, found: Sequence[Comparison]) -> str:
-    pairs = max(one.n for one in found)
+def _tested(where: str, found: Sequence[Comparison], grid: Grid) -> list[str]:
+    tests = sum(one.t is not None for one in found)
+    rivals = "1 rival" if tests == 1 else f"{tests} rivals"
+    head = f"significance, {where}: {found[0].best} against each, paired by seed, p after Holm over {rivals}"
+    return [head, *(f"  {_one_line(one, grid)}" for one in found)]
+
+
+def _too_small(columns: Sequence[str], pairs: int) -> str:
     seeds = "1 common seed" if pairs == 1 else f"{pairs or 'no'} common seeds"
-    return f"significance, {where}: n too small ({seeds}; the paired t test needs {LEAST_T}, Wilcoxon {LEAST_WILCOXON})"
+    needed = f"the paired t test needs {LEAST_T}, Wilcoxon {LEAST_WILCOXON}"
+    return f"significance, {', '.join(columns)}: n too small ({seeds}; {needed})"
 
 
 def _one_line(one: Comparison, grid: Grid) -> str:
