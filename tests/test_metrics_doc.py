@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import json
+import pkgutil
 import re
 
 import pytest
 
+from fedpm_lightning import callbacks as package
+from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.base import FederatedCallback
 from metric_probe import Probe
 
 SMALL = ("--data.limit_train", "300", "--model.local_epochs", "1", "--data.eval_batch_size", "100")
@@ -28,16 +35,11 @@ def figures(run) -> list[dict[str, float]]:
     return [{key: float(value) for key, value in row.items() if value} for row in run.rows]
 
 
-def callbacks(*paths: str) -> list[str]:
-    """The words that add callbacks: the last one may carry arguments of its own after it."""
-    return [word for path in paths for word in ("--trainer.callbacks+", path)]
-
-
 @pytest.mark.parametrize("weighting", ["size", "uniform"])
 def test_what_the_rows_say_is_recomputed(quickstart, page, weighting):
     Probe.rounds.clear()
     words = ["--config", "configs/method/fedavg.yaml", "--model.weighting", weighting, "--rounds", "3"]
-    run = quickstart(*SMALL, *words, "--data.participation", "0.5", *callbacks("metric_probe.Probe"))
+    run = quickstart(*SMALL, *words, "--data.participation", "0.5", "--trainer.callbacks", "metric_probe.Probe")
     rows, probed = figures(run), Probe.rounds
     assert run.code == 0 and len(rows) == len(probed) == 3
     up = down = total = 0.0
@@ -86,19 +88,49 @@ def test_a_convex_run_has_no_key_without_a_row(fedpm, tiny_libsvm, page):
 def test_a_run_with_faults_that_diverges_has_no_key_without_a_row(quickstart, page):
     faults = "fedpm_lightning.callbacks.dropouts"
     words = ["--config", "configs/method/fedavg.yaml", "--model.method.lr", "1e20", "--rounds", "2"]
-    run = quickstart(*SMALL, *words, *callbacks(f"{faults}.Dropouts"), "--trainer.callbacks.rate", "0.3")
+    run = quickstart(*SMALL, *words, "--trainer.callbacks", f"{faults}.Dropouts", "--trainer.callbacks.rate", "0.3")
     assert run.code == 3 and run.rows[-1]["diverged"] == "1"
     assert set(run.rows[-1]) <= keys_of(page, "Columns of metrics.csv")
     assert set(run.summary) <= keys_of(page, "Keys of summary.json") and run.summary["diverged"] is True
 
 
+FRAME = {"Communication", "Timing", "GracefulStop", "RoundProgress", "RunCheckpoints", "RunFiles", "WandbRun"}
+OWN_RUN = {"Optimum"}  # of the convex run above
+ARGUMENTS = {"Dropouts": {"rate": 0.2}, "Stragglers": {"rate": 0.2}, "SignFlip": {"clients": [0]}}
+ARGUMENTS |= {"LabelFlip": {"clients": [1]}}
+
+
+def optional_callbacks() -> dict[str, str]:
+    """Name -> class path of every callback of the package that a user may add; aggregations take turns, so none."""
+    found: dict[str, str] = {}
+    for entry in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{entry.name}")
+        for name, one in inspect.getmembers(module, inspect.isclass):
+            mine = one.__module__ == module.__name__ and issubclass(one, FederatedCallback)
+            base = inspect.isabstract(one) or one is FederatedCallback or bool(one.__subclasses__())
+            if mine and not base and not issubclass(one, Aggregation) and name not in FRAME | OWN_RUN:
+                found[name] = f"{module.__name__}.{name}"
+    return found
+
+
+def test_a_run_of_all_callbacks_has_no_key_without_a_row(quickstart, page):
+    names = optional_callbacks()
+    assert set(ARGUMENTS) <= set(names)
+    entries = [{"class_path": path, "init_args": ARGUMENTS.get(name, {})} for name, path in names.items()]
+    run = quickstart(*SMALL, "--rounds", "1", "--trainer.callbacks", json.dumps(entries))
+    assert run.code == 0
+    assert set(run.rows[0]) <= keys_of(page, "Columns of metrics.csv")
+    assert set(run.summary) <= keys_of(page, "Keys of summary.json")
+
+
 def test_every_name_that_the_code_records_has_a_row(repo, page):
     """Also those that none of the runs above happens to write."""
-    documented = keys_of(page, "Columns of metrics.csv")
     recorded: set[str] = set()
     for file in sorted((repo / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Constant) and re.fullmatch(r"[a-z]+/[a-z0-9_]+", str(node.value)):
-                recorded.add(node.value)
-    assert {"train/loss", "comm/up_bytes", "opt/gap"} <= recorded
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"record", "_record"}:
+                recorded |= {str(one.value) for one in node.args if isinstance(one, ast.Constant)}
+    recorded = {name for name in recorded if "/" in name}
+    assert {"train/loss", "comm/up_bytes", "opt/gap", "time/eval_s"} <= recorded
+    documented = keys_of(page, "Columns of metrics.csv")
     assert recorded <= documented, f"no row in docs/metrics.md: {sorted(recorded - documented)}"

@@ -13,7 +13,7 @@ from fedpm_lightning.cli import main
 from fedpm_lightning.report.runs import RunError, find_runs
 from fedpm_lightning.report.wandb_offline import read_file, read_offline, records
 from fedpm_lightning.report.wandb_project import read_project, record_of
-from fedpm_lightning.report.wandb_record import WandbRecord, to_run
+from fedpm_lightning.report.wandb_record import WandbRecord, only_ours, to_run
 from resume_parts import until
 
 CONFIG = {
@@ -151,9 +151,12 @@ def test_the_state_of_a_run_that_did_not_record_its_facts(change, state):
     assert (run.label, run.seed, run.column) == ("FedAvg", 3, ("digits", "alpha=0.5"))
 
 
-def test_a_run_of_something_else_is_no_run():
-    with pytest.raises(RunError, match=r"elsewhere is a W&B run of something else"):
-        to_run(WandbRecord("elsewhere", {"lr": 1}))
+def test_runs_of_something_else_are_passed_over_with_a_line(capsys):
+    ours, other = WandbRecord("ours", CONFIG), WandbRecord("elsewhere", {"lr": 1})
+    assert only_ours([other, ours]) == [ours]
+    assert capsys.readouterr().err == "passed over, a W&B run of something else: elsewhere\n"
+    with pytest.raises(RunError, match=r"no W&B run of fedpm-lightning .*: elsewhere"):
+        only_ours([other])
 
 
 def test_what_the_server_returns_takes_the_same_way():

@@ -69,11 +69,10 @@ def _from_wandb(files: list[Path], projects: list[str]) -> list[Run]:
     if not files and not projects:
         return []
     from fedpm_lightning.report.wandb_offline import read_offline
-    from fedpm_lightning.report.wandb_record import to_run
+    from fedpm_lightning.report.wandb_project import read_project
+    from fedpm_lightning.report.wandb_record import only_ours, to_run
 
-    records = read_offline(files)
+    records = only_ours(read_offline(files)) if files else []
     for project in projects:
-        from fedpm_lightning.report.wandb_project import read_project
-
         records += read_project(project)
     return [to_run(record) for record in records]

@@ -78,7 +78,7 @@ def _terminal(grid: Grid) -> str:
 
     table = Table()
     for place, head in enumerate(_heads(grid)):
-        table.add_column(Text(head), justify="left" if place == 0 else "right", no_wrap=place > 0)
+        table.add_column(Text(head), justify="left" if place == 0 else "right", overflow="fold")
     for label, *texts in _lines(grid, bold=lambda text: f"\0{text}"):  # \0 marks what a Text shows in bold
         styled = [Text(text.lstrip("\0"), "bold" if text.startswith("\0") else "") for text in texts]
         table.add_row(Text(label), *styled)

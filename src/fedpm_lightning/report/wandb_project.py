@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 from fedpm_lightning.report.run import RunError
-from fedpm_lightning.report.wandb_record import WandbRecord, is_ours
+from fedpm_lightning.report.wandb_record import WandbRecord, only_ours
 
 
 def read_project(project: str) -> list[WandbRecord]:
@@ -28,12 +27,9 @@ def read_project(project: str) -> list[WandbRecord]:
             f"wandb:{project} cannot be read ({reason}): log in with `wandb login`, check the name, or compare the "
             "folders runs/ or wandb/offline-run-* instead"
         ) from None
-    ours = [record for record in found if is_ours(record)]
-    if not ours:
-        raise RunError(f"wandb:{project} has {len(found)} runs and none of fedpm-lightning: check the name")
-    if len(ours) < len(found):
-        print(f"passed over: {len(found) - len(ours)} runs of something else in wandb:{project}", file=sys.stderr)
-    return ours
+    if not found:
+        raise RunError(f"wandb:{project} has no runs: check the name")
+    return only_ours(found)
 
 
 def _fetch(project: str) -> Iterable[Any]:

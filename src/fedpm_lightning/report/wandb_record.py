@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -42,14 +43,24 @@ def is_ours(record: WandbRecord) -> bool:
     return isinstance(model, Mapping) and "method" in model and "rounds" in record.config
 
 
-def to_run(record: WandbRecord) -> Run:
-    """Turn a record into a run.
+def only_ours(records: Sequence[WandbRecord]) -> list[WandbRecord]:
+    """Pass over the runs of something else, with a line that says so.
 
     Raises:
-        RunError: If this tool did not write it.
+        RunError: If no other run is left.
     """
-    if not is_ours(record):
-        raise RunError(f"{record.name} is a W&B run of something else: no model.method and rounds in its configuration")
+    ours = [record for record in records if is_ours(record)]
+    others = [record.name for record in records if not is_ours(record)]
+    if not ours:
+        which = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+        raise RunError(f"no W&B run of fedpm-lightning (a configuration with model.method and rounds): {which}")
+    for name in others:
+        print(f"passed over, a W&B run of something else: {name}", file=sys.stderr)
+    return ours
+
+
+def to_run(record: WandbRecord) -> Run:
+    """Turn a record of this tool into a run."""
     config = {key: value for key, value in record.config.items() if key not in {"_wandb", "facts"}}
     facts = cast("dict[str, Any]", record.config.get("facts") or {})
     rows = _rounds(record.rows)
