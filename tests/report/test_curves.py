@@ -68,7 +68,7 @@ def test_the_ablation_holds_the_total_of_local_epochs_fixed(write_run, tmp_path)
                 acc = [base + 0.01 * epochs + 0.1 * seed] * rounds
                 write_run(tmp_path / f"{label}{epochs}{seed}", label, seed, acc, local_epochs=epochs)
     write_run(tmp_path / "another total", "FedAvg", acc=(0.1,), local_epochs=5)
-    write_run(tmp_path / "another rate", "FedAvg", acc=(0.1,) * 8, local_epochs=1, method={"lr": 9})
+    write_run(tmp_path / "another rate", "FedAvg", 7, acc=(0.1,) * 8, local_epochs=1, method={"lr": 9})
     found = ablations(find_runs([tmp_path]), "val/acc", FINAL)
     ((panel, lines),) = found.items()
     assert panel == (("digits", "alpha=0.1"), 8) and list(lines) == ["FedAvg", "FedPM"]
