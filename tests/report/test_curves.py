@@ -66,7 +66,8 @@ def test_the_ablation_holds_the_total_of_local_epochs_fixed(write_run, tmp_path)
         for epochs, rounds in ((1, 8), (2, 4), (4, 2)):
             for label, base in (("FedAvg", 0.5), ("FedPM", 0.7)):
                 acc = [base + 0.01 * epochs + 0.1 * seed] * rounds
-                write_run(tmp_path / f"{label}{epochs}{seed}", label, seed, acc, local_epochs=epochs)
+                name = f"{label}{epochs}{seed}"
+                write_run(tmp_path / name, label, seed, acc, local_epochs=epochs, method={"lr": 1})
     write_run(tmp_path / "another total", "FedAvg", acc=(0.1,), local_epochs=5)
     write_run(tmp_path / "another rate", "FedAvg", 7, acc=(0.1,) * 8, local_epochs=1, method={"lr": 9})
     found = ablations(find_runs([tmp_path]), "val/acc", FINAL)
