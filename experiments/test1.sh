@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Test 1 of the paper: the distance to the optimum, round by round, for every method, on a9a and w8a.
 #   experiments/test1.sh FOLDER      FOLDER holds the LIBSVM files a9a and w8a
-#   fedpm compare runs/test1 --metric opt/distance --plots docs/figures
+#   fedpm compare runs/test1 --metric opt/distance --plots docs/figures --x rounds
 # Finished runs are not run again.
 set -euo pipefail
 folder=$1

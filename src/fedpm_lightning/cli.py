@@ -14,7 +14,7 @@ verbs:
   fit        run an experiment:      fedpm fit --config configs/quickstart.yaml
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
-  compare    tables over finished runs:                fedpm compare runs/
+  compare    tables and figures over runs:             fedpm compare runs/
 
 `fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
   fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\

@@ -36,6 +36,16 @@ def test_figures_do_not_depend_on_the_order_of_callbacks(fit, capsys, tmp_path, 
     assert out.splitlines()[-1] == f"run: {tmp_path / 'run'}"
 
 
+def test_a_run_ends_with_its_place_among_its_siblings(fit, capsys, tmp_path, config):
+    for name in ("first", "second"):
+        fit([RunFiles(tmp_path / "runs" / name, config), RoundProgress()])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("place")] == [
+        "place 1 of 2 finished runs on toy alpha=0.1 in runs/ by best val/acc"
+    ]
+    assert lines[-2:] == ["  this run 0.6000, next 0.6000 (FedAvg s7 in first)", f"run: {tmp_path / 'runs' / 'second'}"]
+
+
 def test_bars_on_a_terminal(fit, capsys, monkeypatch):
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=120)

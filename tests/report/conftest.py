@@ -20,18 +20,30 @@ def _write_run(
     alpha: float | None = 0.1,
     data: str = "digits",
     method: dict[str, Any] | None = None,
+    more: dict[str, Any] | None = None,
+    local_epochs: int = 5,
+    bytes_a_round: float = 1e6,
+    rounds: int | None = None,
     **summary: Any,
 ) -> Path:
     table = MetricsCsv(folder / "metrics.csv")
     table.begin(0)
     for number, value in enumerate(acc, start=1):
-        table.write({"round": number, "val/acc": value, "test/acc": value - 0.1, "train/loss": 1 - value})
+        figures = {"val/acc": value, "test/acc": value - 0.1, "train/loss": 1 - value, "test/loss": 2 - value}
+        costs = {"comm/up_bytes": number * bytes_a_round, "time/total_s": number * 2.0}
+        table.write({"round": number, **figures, **costs})
+    rounds = len(acc) if rounds is None else rounds
     config = {
         "seed_everything": seed,
         "run_dir": str(folder),
-        "rounds": len(acc),
+        "label": label,
+        "rounds": rounds,
+        **(more or {}),
         "data": {"name": data, "alpha": alpha, "seed": seed},
-        "model": {"method": {"class_path": f"fedpm_lightning.methods.{label}", "init_args": method or {}}},
+        "model": {
+            "local_epochs": local_epochs,
+            "method": {"class_path": f"fedpm_lightning.methods.{label}", "init_args": method or {}},
+        },
         "trainer": {"max_epochs": len(acc), "logger": str(folder)},
     }
     facts = {
@@ -40,6 +52,10 @@ def _write_run(
         "partition": "Dirichlet",
         "alpha": alpha,
         "seed": seed,
+        "rounds": rounds,
+        "local_epochs": local_epochs,
+        "rounds_done": len(acc),
+        "best": {"val/acc": max(acc, default=None)},
         "finished": True,
         "diverged": False,
         "monitor": {"key": "val/acc", "mode": "max"},

@@ -7,8 +7,13 @@ import statistics
 import pytest
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.report.ablation import ablations
 from fedpm_lightning.report.cells import TAXONOMY, build_grid
-from fedpm_lightning.report.curves import curve, style
+from fedpm_lightning.report.compare import AXES, make_parser
+from fedpm_lightning.report.curves import _finish, curve, style
+from fedpm_lightning.report.figure import draw_panels
+from fedpm_lightning.report.looks import LOOKS, styles
+from fedpm_lightning.report.moment import FINAL
 from fedpm_lightning.report.runs import find_runs
 
 
@@ -31,10 +36,73 @@ def test_every_method_has_a_look_of_its_own():
     assert style("FedPM (paper)")["color"] == style("FedPM")["color"]
 
 
+def test_a_method_looks_the_same_whatever_else_is_drawn():
+    alone, together = styles(["FedPM"]), styles(["FedAvg", "FedPM (ema=0)", "FedPM (ema=1)", "mine", "mine (lr=1)"])
+    assert {alone["FedPM"][key] for key in ("color", "marker")} == {
+        together["FedPM (ema=1)"][key] for key in ("color", "marker")
+    }
+    assert together["FedPM (ema=0)"]["linestyle"] != together["FedPM (ema=1)"]["linestyle"]
+    assert together["mine"]["color"] == together["mine (lr=1)"]["color"]
+    assert set(LOOKS) == set(TAXONOMY)
+
+
+def test_bytes_and_seconds_are_averaged_like_the_figure(write_run, tmp_path):
+    write_run(tmp_path / "0", seed=0, bytes_a_round=2e6)
+    write_run(tmp_path / "1", seed=1, bytes_a_round=4e6)
+    ((cell,),) = (row.values() for row in build_grid(find_runs([tmp_path]), "val/acc", "final").rows.values())
+    assert [x for x, _, _ in curve(cell, "val/acc", "megabytes")] == [0, 3, 6]
+    assert [x for x, _, _ in curve(cell, "val/acc", "seconds")] == [0, 2, 4]
+
+
+def test_only_rounds_that_every_seed_measured_are_drawn(write_run, tmp_path):
+    write_run(tmp_path / "0", seed=0, acc=(0.1, 0.2, 0.3), rounds=3)
+    write_run(tmp_path / "1", seed=1, acc=(0.3, 0.4), rounds=3)
+    ((cell,),) = (row.values() for row in build_grid(find_runs([tmp_path]), "val/acc", "final").rows.values())
+    assert [x for x, _, _ in curve(cell, "val/acc", "rounds", initial=False)] == [1, 2]
+
+
+def test_the_ablation_holds_the_total_of_local_epochs_fixed(write_run, tmp_path):
+    for seed in (0, 1):
+        for epochs, rounds in ((1, 8), (2, 4), (4, 2)):
+            for label, base in (("FedAvg", 0.5), ("FedPM", 0.7)):
+                acc = [base + 0.01 * epochs + 0.1 * seed] * rounds
+                name = f"{label}{epochs}{seed}"
+                write_run(tmp_path / name, label, seed, acc, local_epochs=epochs, method={"lr": 1})
+    write_run(tmp_path / "another total", "FedAvg", acc=(0.1,), local_epochs=5)
+    write_run(tmp_path / "another rate", "FedAvg", 7, acc=(0.1,) * 8, local_epochs=1, method={"lr": 9})
+    found = ablations(find_runs([tmp_path]), "val/acc", FINAL)
+    ((panel, lines),) = found.items()
+    assert panel == (("digits", "alpha=0.1"), 8) and list(lines) == ["FedAvg", "FedPM"]
+    means = {label: {epochs: cell.mean for epochs, cell in cells.items()} for label, cells in lines.items()}
+    assert means["FedAvg"] == pytest.approx({1: 0.56, 2: 0.57, 4: 0.59})
+    assert {cell.n for cells in lines.values() for cell in cells.values()} == {2}
+
+
 def test_the_verb_draws_pdf_and_png(write_run, tmp_path, capsys):
-    write_run(tmp_path / "runs" / "a", "FedAvg")
-    write_run(tmp_path / "runs" / "b", "FedPM", alpha=0.5)
-    assert main(["compare", str(tmp_path / "runs"), "--plots", str(tmp_path / "plots")]) == 0
-    assert (tmp_path / "plots" / "test_acc-rounds.pdf").read_bytes().startswith(b"%PDF")
-    assert (tmp_path / "plots" / "test_acc-rounds.png").read_bytes().startswith(b"\x89PNG")
-    assert "drawn:" in capsys.readouterr().err
+    for label, epochs, rounds in (("FedAvg", 1, 2), ("FedPM", 1, 2), ("FedPM", 2, 1)):
+        write_run(tmp_path / "runs" / f"{label}{epochs}", label, acc=(0.5,) * rounds, local_epochs=epochs)
+    plots = tmp_path / "plots"
+    assert main(["compare", str(tmp_path / "runs"), "--plots", str(plots), "--x", "megabytes"]) == 0
+    names = ["test_acc-local_epochs", "test_acc-megabytes", "test_loss-megabytes"]
+    assert sorted(file.name for file in plots.iterdir()) == [f"{n}.{kind}" for n in names for kind in ("pdf", "png")]
+    for name in names:
+        assert (plots / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+        assert (plots / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().err.count("drawn:") == 6
+
+
+def test_each_axis_is_drawn_unless_one_is_asked_for(write_run, tmp_path):
+    write_run(tmp_path / "a")
+    args = make_parser().parse_args([str(tmp_path)])
+    assert args.x is None and set(AXES) == {"rounds", "megabytes", "seconds"}
+
+
+def test_gaps_are_drawn_on_a_logarithmic_axis(tmp_path):
+    looked_at = []
+
+    def panel(axes, number):
+        _finish(axes, [(0, 1e-3, 1.0), (1, 1e-9, 1.0)], "opt/gap")
+        looked_at.append((axes.get_yscale(), axes.get_ylim()))
+
+    draw_panels(1, panel, tmp_path / "gap", [])
+    assert looked_at == [("log", pytest.approx((5e-10, 2e-3)))]

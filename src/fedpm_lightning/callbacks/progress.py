@@ -14,6 +14,7 @@ from fedpm_lightning.callbacks.round_bars import RoundBars
 from fedpm_lightning.callbacks.run_files import current_row, find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.recap import figures, recap_table
+from fedpm_lightning.report.standing import standing_lines
 from fedpm_lightning.types import ClientUpdate, Cohort
 
 
@@ -89,14 +90,14 @@ class RoundProgress(FederatedCallback, ProgressBar):
             print("  ".join([f"round {int(row['round'])}/{total}", *figures(row)]), flush=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show what came out: over the whole run where RunFiles knows the rounds before a resume."""
+        """Show what came out, over the whole run where RunFiles knows the rounds before a resume, and how it stands."""
         self._close_bars()
         if self._enabled and self._history.rows:
             print(recap_table(find_history(trainer) or self._history), flush=True)
             files = find_run_files(trainer)
             folder = self._run_dir or (files and files.run_dir)
             if folder is not None:
-                print(f"run: {folder}", flush=True)
+                print("\n".join([*standing_lines(folder), f"run: {folder}"]), flush=True)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so when there was nothing left to train."""

@@ -20,7 +20,7 @@ from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_fact
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
 
-__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files"]
+__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files", "out_of_time"]
 
 
 class RunFiles(FederatedCallback):
@@ -107,7 +107,7 @@ class RunFiles(FederatedCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The run has ended by itself; it is finished unless it ran out of time."""
         if self._began:
-            self.write_summary(finished=not _out_of_time(trainer))
+            self.write_summary(finished=not out_of_time(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave a summary that says so. A diverged round gets a row, with `diverged` 1; others none."""
@@ -179,7 +179,7 @@ def _is_divergence(exception: BaseException) -> bool:
     return "Diverged" in type(exception).__name__ or isinstance(exception.__cause__, FloatingPointError)
 
 
-def _out_of_time(trainer: Trainer) -> bool:
+def out_of_time(trainer: Trainer) -> bool:
     """Tell whether `max_time` stopped the run before its last round."""
     timers = [c for c in cast("list[object]", getattr(trainer, "callbacks", [])) if isinstance(c, Timer)]
     late = any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)

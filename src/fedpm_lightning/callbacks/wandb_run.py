@@ -1,4 +1,6 @@
-"""What Lightning's WandbLogger leaves out: the whole configuration, rounds as x axis, tags, final and best.
+"""What Lightning's WandbLogger leaves out: the whole configuration, rounds as x axis, tags, initial, final and best.
+
+With them `fedpm compare` reads a W&B run as it reads a run's folder.
 
 wandb itself is only touched through the logger, so a run without it never imports it.
 """
@@ -14,7 +16,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import plain, run_facts
-from fedpm_lightning.callbacks.run_files import find_history
+from fedpm_lightning.callbacks.run_files import find_history, find_run_files, out_of_time
 
 _LONGEST_TAG = 64  # the service rejects a longer one
 
@@ -47,23 +49,40 @@ class WandbRun(FederatedCallback):
             # Every metric against `round`, also those that a logger row does not carry with it.
             run.define_metric("round")
             run.define_metric("*", step_metric="round", step_sync=True)
-            run.config.update(plain(self._config), allow_val_change=True)
+            run.config.update({**plain(self._config), "facts": plain(facts)}, allow_val_change=True)
             run.tags = tuple(dict.fromkeys([*(run.tags or ()), *self._labels(facts), *self._tags]))
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put the figures before the first round into the summary."""
+        files = find_run_files(trainer)
+        if files is None:
+            return
+        initial: dict[str, Any] = {f"initial/{key}": value for key, value in files.history.initial.items()}
+        for run in _runs(trainer):
+            run.summary.update({**initial, "finished": False})
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the final and the best round into the summary, with the metric that decided."""
+        """Put the final and the best round into the summary, with the metric that decided and the rounds of resumes."""
+        self._conclude(trainer, finished=not out_of_time(trainer))
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """An interrupted run keeps its figures too."""
+        self._conclude(trainer, finished=False)
+
+    def _conclude(self, trainer: Trainer, finished: bool) -> None:
         history = find_history(trainer)
         if history is None:
             return
         final = {f"final/{key}": value for key, value in history.final.items()}
         best = {f"best/{key}": value for key, value in history.best.items()}
-        monitor = {} if history.monitor is None else {"monitor": history.monitor.key}
+        end: dict[str, Any] = {"finished": finished}
+        if history.monitor is not None:
+            end["monitor"] = history.monitor.key
+        files = find_run_files(trainer)
+        if files is not None and files.resumes:
+            end["resumed_after"] = [resume["after_round"] for resume in files.resumes]
         for run in _runs(trainer):
-            run.summary.update({**final, **best, **monitor})
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """An interrupted run keeps its figures too."""
-        self.on_train_end(trainer, pl_module)
+            run.summary.update({**final, **best, **end})
 
     def _labels(self, facts: Mapping[str, Any]) -> list[str]:
         alpha = f"alpha={facts['alpha']}" if facts["alpha"] is not None else None

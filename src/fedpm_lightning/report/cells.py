@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.runs import Run, Setting, by_setting
+from fedpm_lightning.report.history import Mode, metric_mode
+from fedpm_lightning.report.labels import label_settings, natural
+from fedpm_lightning.report.moment import Moment, Reach, as_moment
+from fedpm_lightning.report.runs import Run, by_setting
 
 At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
@@ -28,11 +31,13 @@ class Cell:
         values: One figure a seed.
         runs: The runs behind them.
         left_out: Further runs of the setting, with the reason (diverged, unfinished, repeated, not measured).
+        missed: Those of them that ended without reaching the target of a `Reach`.
     """
 
     values: tuple[float, ...]
     runs: tuple[Run, ...]
     left_out: tuple[tuple[Run, str], ...] = ()
+    missed: tuple[Run, ...] = ()
 
     @property
     def n(self) -> int:
@@ -56,48 +61,71 @@ class Grid:
 
     Attributes:
         metric: The figure shown.
-        at: At the final or at the best round.
+        at: The moment it is read at.
         columns: (data set, heterogeneity), in order.
         rows: Row label -> column -> cell, in the order of the taxonomy.
+        named: The configuration keys that the labels speak of.
+        bases: Name -> what a label of that name means where it names no value.
     """
 
     metric: str
-    at: At
+    at: Moment
     columns: list[Column]
     rows: dict[str, dict[Column, Cell]] = field(default_factory=dict[str, dict[Column, Cell]])
+    named: set[str] = field(default_factory=set[str])
+    bases: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def mode(self) -> Mode:
+        """Whether a larger or a smaller number is better."""
+        return "min" if isinstance(self.at, Reach) else metric_mode(self.metric)
 
 
-def build_grid(runs: Sequence[Run], metric: str, at: At) -> Grid:
+def build_grid(runs: Sequence[Run], metric: str, at: Moment | At) -> Grid:
     """Arrange runs: one row a label, or several when its runs differ in more than the seed."""
-    columns = sorted({run.column for run in runs}, key=_column_order)
-    grid = Grid(metric, at, columns)
-    for label in sorted({run.label for run in runs}, key=taxonomy_order):
-        mine = [run for run in runs if run.label == label]
-        rows: dict[str, dict[Column, Cell]] = {}
-        for column, groups, keys in _split(mine):
-            for setting, group in groups.items():
-                rows.setdefault(label + _suffix(setting, keys), {})[column] = make_cell(group, metric, at)
-        grid.rows |= dict(sorted(rows.items()))
+    grid = Grid(metric, as_moment(at), sorted({run.column for run in runs}, key=_column_order))
+    for name in sorted({run.label for run in runs}, key=taxonomy_order):
+        _add_rows(grid, name, [run for run in runs if run.label == name])
     return grid
 
 
-def make_cell(runs: Sequence[Run], metric: str, at: At) -> Cell:
+def _add_rows(grid: Grid, name: str, runs: Sequence[Run]) -> None:
+    """Add the rows of the runs that share a name."""
+    groups = {column: by_setting(run for run in runs if run.column == column) for column in grid.columns}
+    counts = [{setting: len(mine) for setting, mine in found.items()} for found in groups.values() if found]
+    labels = label_settings(name, counts)
+    rows: dict[str, dict[Column, Cell]] = {}
+    for column, found in groups.items():
+        for setting, mine in found.items():
+            label = labels.of[setting]
+            while label in grid.rows:  # another name that reads like this one with its values
+                label += "'"
+            rows.setdefault(label, {})[column] = make_cell(mine, grid.metric, grid.at)
+    grid.rows |= dict(sorted(rows.items(), key=lambda item: natural(item[0])))
+    grid.named |= set(labels.keys)
+    if labels.base:
+        grid.bases[name] = labels.base
+
+
+def make_cell(runs: Sequence[Run], metric: str, at: Moment | At) -> Cell:
     """Collect one figure a seed from runs of one setting; a seed that ran twice counts once."""
     values: list[float] = []
     counted: list[Run] = []
+    missed: list[Run] = []
     left_out: list[tuple[Run, str]] = []
     for run in runs:
-        value = run.history.value(metric, at)
-        if run.state != "finished":
-            left_out.append((run, run.state))
-        elif any(other.seed == run.seed for other in counted):
+        value, reason, failed = as_moment(at).figure(run, metric)
+        if value is None and not failed:
+            left_out.append((run, reason))
+        elif any(other.seed == run.seed for other in counted + missed):
             left_out.append((run, f"seed {run.seed} is there already"))
         elif value is None:
-            left_out.append((run, f"{metric} was not measured"))
+            left_out.append((run, reason))
+            missed.append(run)
         else:
             values.append(value)
             counted.append(run)
-    return Cell(tuple(values), tuple(counted), tuple(left_out))
+    return Cell(tuple(values), tuple(counted), tuple(left_out), tuple(missed))
 
 
 def taxonomy_order(label: str) -> tuple[int, str]:
@@ -117,43 +145,3 @@ def _column_order(column: Column) -> tuple[str, float, str]:
     data, split = column
     alpha = re.search(r"alpha=(\S+)", split)
     return data, -float(alpha[1]) if alpha else float("-inf"), split
-
-
-def _split(runs: Sequence[Run]) -> list[tuple[Column, dict[Setting, list[Run]], list[str]]]:
-    """Group one label's runs by column and setting, with the keys that tell settings apart in any column."""
-    columns = dict.fromkeys(run.column for run in runs)
-    groups = {column: by_setting(run for run in runs if run.column == column) for column in columns}
-    keys = sorted({key for found in groups.values() for key in differing_keys(list(found))})
-    return [(column, found, keys) for column, found in groups.items()]
-
-
-def differing_keys(settings: Sequence[Setting]) -> list[str]:
-    """Return keys that tell the settings apart; those that all of them have, if these suffice."""
-    entries = [dict(setting) for setting in settings]
-    every = {key for entry in entries for key in entry}
-    differing = sorted(key for key in every if len({entry.get(key) for entry in entries}) > 1)
-    shared = [key for key in differing if all(key in entry for entry in entries)]
-    tell_apart = len({tuple(entry.get(key) for key in shared) for entry in entries}) == len(entries)
-    return shared if tell_apart else differing
-
-
-def _suffix(setting: Setting, keys: Sequence[str]) -> str:
-    """Write the values of the differing keys: ` (ema=0, weighting=uniform)`."""
-    entry = dict(setting)
-    parts = [f"{_short(key, keys)}={_short_value(entry.get(key, 'unset'))}" for key in keys]
-    return f" ({', '.join(parts)})" if parts else ""
-
-
-def _short(key: str, keys: Sequence[str]) -> str:
-    """Shorten a dotted key to its last telling part, or leave it whole where two would be equal."""
-    short = _last_name(key)
-    return short if [_last_name(other) for other in keys].count(short) == 1 else key
-
-
-def _last_name(key: str) -> str:
-    return [part for part in key.split(".") if part not in {"class_path", "init_args"}][-1]
-
-
-def _short_value(value: str) -> str:
-    """Shorten a class path to the class."""
-    return value.rsplit(".", 1)[-1] if re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", value) else value

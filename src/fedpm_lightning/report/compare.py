@@ -1,4 +1,4 @@
-"""The verb `fedpm compare`: a table over the runs below some folders. It never waits for torch."""
+"""The verb `fedpm compare`: tables and curves over the runs below some folders. It never waits for torch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,18 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from fedpm_lightning.report.cells import build_grid
-from fedpm_lightning.report.curves import COLUMN_OF, draw
+from fedpm_lightning.report.ablation import draw_ablations
+from fedpm_lightning.report.cells import Grid, build_grid
+from fedpm_lightning.report.curves import draw
+from fedpm_lightning.report.metrics_csv import write_atomically
+from fedpm_lightning.report.moment import BEST, COLUMN_OF, FINAL, Axis, Moment, Reach, Within
 from fedpm_lightning.report.runs import Run, RunError, find_runs
-from fedpm_lightning.report.table import FORMATS, render
+from fedpm_lightning.report.table import FORMATS, Format, render
+from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
+from fedpm_lightning.report.wording import is_share
+
+AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
+_FORMAT_OF: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -22,18 +30,30 @@ def make_parser() -> argparse.ArgumentParser:
         description="Compare runs: methods as rows, data and split as columns, mean ± std over seeds. "
         "Runs that differ in more than the seed are never averaged: they become rows of their own.",
     )
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a run's folder, or one above runs")
-    parser.add_argument("--metric", default="test/acc", help="a column of metrics.csv (%(default)s)")
     parser.add_argument(
-        "--at",
-        choices=("final", "best"),
-        default="final",
-        help="at the last round, or at the best one by the run's own monitor (%(default)s)",
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="a run's folder, one above runs (at any depth), W&B's offline files or folders, or wandb:ENTITY/PROJECT",
     )
-    parser.add_argument("--format", choices=FORMATS, default="terminal", help="(%(default)s)")
-    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw the curves, as PDF and PNG")
-    parser.add_argument("--x", choices=tuple(COLUMN_OF), default="rounds", help="the curves' x axis (%(default)s)")
+    parser.add_argument("--metric", default="test/acc", help="a column of metrics.csv (%(default)s)")
+    _add_moments(parser.add_argument_group("at which moment (one of)"))
+    parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else terminal")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there: .md, .tex, .csv or text")
+    parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw accuracy and loss, as PDF and PNG")
+    parser.add_argument("--x", choices=AXES, help="one x axis for the curves, one cost for --reach (default: all)")
     return parser
+
+
+def _add_moments(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  # no public name
+    one = group.add_mutually_exclusive_group()
+    best = "at the last round, or at the best one by the run's own monitor (final)"
+    one.add_argument("--at", choices=("final", "best"), default="final", help=best)
+    one.add_argument("--at-round", type=parse_rounds, metavar="R", help="after R rounds")
+    one.add_argument("--at-bytes", type=parse_bytes, metavar="B", help="when all clients have sent B up: 25MB, 1.5GB")
+    one.add_argument("--at-seconds", type=parse_seconds, metavar="S", help="after S seconds: 90, 15min, 2h")
+    reach = "what it costs to reach a figure: rounds, megabytes and seconds to an accuracy of 0.8, say"
+    one.add_argument("--reach", type=parse_target, metavar="X", help=reach)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,14 +69,65 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         runs = find_runs(args.paths)
         check_metric(args.metric, runs)
-        grid = build_grid(runs, args.metric, args.at)
-        sys.stdout.write(render(grid, args.format))
-        for file in draw(grid, args.x, args.plots) if args.plots else ():
-            print(f"drawn: {file}", file=sys.stderr)
-    except (RunError, RuntimeError) as error:
+        grids = [build_grid(runs, args.metric, moment) for moment in moments(args)]
+        put(render(grids, choose_format(args.format, args.output)), args.output)
+        if args.plots:
+            for file in draw_all(runs, grids[0], args.plots, (args.x,) if args.x else AXES):
+                print(f"drawn: {file}", file=sys.stderr)
+    except (RunError, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def moments(args: argparse.Namespace) -> list[Moment]:
+    """Return the moments that were asked for: one, or the target's three costs.
+
+    Raises:
+        RunError: If the target of an accuracy is above 1.
+    """
+    if args.reach is not None:
+        if is_share(args.metric) and args.reach > 1:
+            share = f"{args.reach / 100:g}"
+            raise RunError(f"{args.metric} is a share of 1 and never reaches {args.reach:g}; --reach {share} is meant?")
+        return [Reach(args.reach, axis) for axis in ((args.x,) if args.x else AXES)]
+    if args.at_round is not None:
+        return [Within("round", args.at_round)]
+    if args.at_bytes is not None:
+        return [Within("bytes", args.at_bytes)]
+    if args.at_seconds is not None:
+        return [Within("seconds", args.at_seconds)]
+    return [FINAL if args.at == "final" else BEST]
+
+
+def choose_format(asked: Format | None, output: Path | None) -> Format:
+    """Return the format asked for, else the one that the file's ending names, else plain text."""
+    return asked or (_FORMAT_OF.get(output.suffix, "terminal") if output else "terminal")
+
+
+def put(text: str, output: Path | None) -> None:
+    """Write the table to a file, or to the terminal."""
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        write_atomically(output, text)
+        print(f"written: {output}", file=sys.stderr)
+
+
+def draw_all(runs: Sequence[Run], grid: Grid, folder: Path, axes: Sequence[Axis]) -> list[Path]:
+    """Draw the metric and its loss (or accuracy) against each axis, and the local-epoch ablation if there is one."""
+    measured = set[str]().union(*(run.history.keys() for run in runs))
+    moment = FINAL if isinstance(grid.at, Reach) else grid.at
+    final = grid if moment is grid.at else build_grid(runs, grid.metric, moment)
+    metrics = [metric for metric in (grid.metric, _sibling(grid.metric)) if metric in measured]
+    files = [file for metric in metrics for axis in axes for file in draw(final, axis, folder, metric)]
+    return files + draw_ablations(runs, grid.metric, moment, folder)
+
+
+def _sibling(metric: str) -> str:
+    """Return the loss that goes with an accuracy, and the other way round; nothing for other metrics."""
+    split, _, kind = metric.rpartition("/")
+    return {"acc": f"{split}/loss", "loss": f"{split}/acc"}.get(kind, "")
 
 
 def check_metric(metric: str, runs: Sequence[Run]) -> None:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
-from fedpm_lightning.report.cells import TAXONOMY, Cell, Column, Grid, taxonomy_order
+from fedpm_lightning.report.cells import Cell, Grid
+from fedpm_lightning.report.figure import draw_panels
+from fedpm_lightning.report.looks import AXIS_NAMES, metric_name, panel_title, style, styles
+from fedpm_lightning.report.moment import COLUMN_OF, SCALE_OF, Axis
+from fedpm_lightning.report.wording import is_share
 
-Axis: TypeAlias = Literal["rounds", "megabytes", "seconds"]
+__all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "seeds_text", "style"]
+
 Point: TypeAlias = tuple[float, float, float]
 """x, the mean over seeds, the sample standard deviation."""
 
-COLUMN_OF: dict[Axis, str] = {"rounds": "round", "megabytes": "comm/up_bytes", "seconds": "time/total_s"}
-# Okabe and Ito's colours, told apart by readers with any colour vision; the marker says it again without colour.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "os^vDP*X<>phd"
+_WIDE = 30.0  # from this ratio of largest to smallest value on, a loss is drawn on a logarithmic axis
 
 
-def draw(grid: Grid, axis: Axis, folder: Path) -> list[Path]:
+def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> list[Path]:
     """Write the curves of a grid's runs as PDF and PNG.
 
     Args:
         grid: Rows and columns of runs, from `build_grid`.
         axis: What runs to the right.
         folder: Made if need be.
+        metric: What is drawn; the grid's own metric if None.
 
     Returns:
         The files.
@@ -33,22 +36,25 @@ def draw(grid: Grid, axis: Axis, folder: Path) -> list[Path]:
     Raises:
         RuntimeError: If matplotlib is not installed.
     """
-    pyplot = _pyplot()
-    width = 4.2 * len(grid.columns) + 2.2
-    figure, axes = pyplot.subplots(1, len(grid.columns), figsize=(width, 3.6), squeeze=False, layout="constrained")
-    for panel, column in zip(axes[0], grid.columns, strict=True):
-        _panel(panel, grid, column, axis)
-    handles: dict[str, Any] = {}
-    for panel in axes[0]:
-        handles |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside right center", frameon=False, fontsize=8)
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"{grid.metric.replace('/', '_')}-{axis}"
-    files = [stem.with_suffix(kind) for kind in (".pdf", ".png")]
-    for file in files:
-        figure.savefig(file, dpi=160)
-    pyplot.close(figure)
-    return files
+    metric = metric or grid.metric
+    looks = styles(list(grid.rows))
+    curves = {
+        column: {label: curve(row[column], metric, axis) for label, row in grid.rows.items() if column in row}
+        for column in grid.columns
+    }
+    columns = [column for column in grid.columns if any(curves[column].values())]
+    if not columns:
+        return []
+    legend = {label: f"{label} ({seeds_text(row.values())})" for label, row in grid.rows.items()}
+
+    def panel(axes: Any, number: int) -> None:
+        column = columns[number]
+        for place, (label, points) in enumerate(curves[column].items()):
+            _line(axes, points, metric, {**looks[label], "label": legend[label]}, place)
+        _finish(axes, [point for points in curves[column].values() for point in points], metric)
+        axes.set(title=panel_title(column), xlabel=AXIS_NAMES[axis], ylabel=metric_name(metric))
+
+    return draw_panels(len(columns), panel, folder / f"{metric.replace('/', '_')}-{axis}", list(legend.values()))
 
 
 def curve(cell: Cell, metric: str, axis: Axis, initial: bool = True) -> list[Point]:
@@ -60,56 +66,52 @@ def curve(cell: Cell, metric: str, axis: Axis, initial: bool = True) -> list[Poi
         axis: What x is; averaged over the runs as well.
         initial: Start with the figure before the first round, at x = 0.
     """
-    per_run = [{row["round"]: row for row in run.history.rows if metric in row} for run in cell.runs]
+    needed = {metric, COLUMN_OF[axis]}
+    per_run = [{row["round"]: row for row in run.history.rows if needed <= row.keys()} for run in cell.runs]
     shared = sorted(set.intersection(*(set(rows) for rows in per_run))) if per_run else []
     before = [run.history.initial.get(metric) for run in cell.runs]
     points: list[Point] = []
-    if initial and before and all(value is not None for value in before):
-        points.append((0.0, *_mean_std([value for value in before if value is not None])))
-    scale = 1e-6 if axis == "megabytes" else 1.0
+    if shared and initial and all(value is not None for value in before):
+        points.append((0.0, *mean_std([value for value in before if value is not None])))
     for number in shared:
-        x, _ = _mean_std([rows[number].get(COLUMN_OF[axis], math.nan) * scale for rows in per_run])
-        points.append((x, *_mean_std([rows[number][metric] for rows in per_run])))
+        x, _ = mean_std([rows[number][COLUMN_OF[axis]] * SCALE_OF[axis] for rows in per_run])
+        points.append((x, *mean_std([rows[number][metric] for rows in per_run])))
     return points
 
 
-def style(label: str) -> dict[str, Any]:
-    """Return a method's fixed colour and marker; variants of one method share the colour and differ in dashes."""
-    place, _ = taxonomy_order(label)
-    dashes = "-" if label in TAXONOMY else "--"
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)], "linestyle": dashes}
-
-
-def _panel(panel: Any, grid: Grid, column: Column, axis: Axis) -> None:
-    for label, cells in grid.rows.items():
-        points = curve(cells[column], grid.metric, axis) if column in cells else []
-        if not points:
-            continue
-        x, mean, std = (list(values) for values in zip(*points, strict=True))
-        look = style(label)
-        panel.plot(x, mean, label=label, markersize=4, linewidth=1.3, markevery=max(1, len(x) // 10), **look)
-        if any(std):
-            low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
-            panel.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
-    if grid.metric.startswith("opt/"):
-        panel.set_yscale("log")
-    panel.set(title=" ".join(part for part in column if part), xlabel=axis, ylabel=grid.metric)
-    panel.grid(alpha=0.25)
-
-
-def _mean_std(values: Sequence[float]) -> tuple[float, float]:
+def mean_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the sample standard deviation (ddof 1), 0 for a single value."""
     mean = sum(values) / len(values)
     if len(values) < 2:
         return mean, 0.0
     return mean, math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise RuntimeError("plots need matplotlib: pip install 'fedpm-lightning[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as pyplot
+def seeds_text(cells: Iterable[Cell]) -> str:
+    """Write on how many seeds a line's points stand: `n = 3`, or `n = 2–3` where they differ."""
+    counts = sorted({cell.n for cell in cells if cell.n}) or [0]
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
 
-    return pyplot
+
+def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any], place: int) -> None:
+    """Draw one line with its band, mean ± std; its place shifts the markers, so that lines on top of others show."""
+    if not points:
+        return
+    scale = 100.0 if is_share(metric) else 1.0
+    x = [point[0] for point in points]
+    mean, std = [scale * point[1] for point in points], [scale * point[2] for point in points]
+    step = max(1, math.ceil(len(x) / 10))
+    axes.plot(x, mean, markevery=(place % step, step), **look)
+    if any(std):
+        low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
+        axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
+
+
+def _finish(axes: Any, points: Sequence[Point], metric: str) -> None:
+    """Set the scales: gaps and distances logarithmic, losses where they span decades."""
+    means = [mean for _, mean, _ in points if math.isfinite(mean) and mean > 0]
+    if not means or is_share(metric):
+        return
+    if metric.startswith("opt/") or max(means) / min(means) > _WIDE:
+        axes.set_yscale("log", nonpositive="clip")
+        axes.set_ylim(min(means) / 2, max(means) * 2)  # a band that reaches below zero would fill decades

@@ -9,7 +9,7 @@ _SHOWN = {"val/acc": "val/acc", "test/acc": "test/acc", "opt/gap": "gap"}
 
 def figures(row: Row) -> list[str]:
     """Return what a round's line shows: accuracies or the gap, the training loss, the seconds."""
-    shown = [f"{name} {_figure(key, row[key])}" for key, name in _SHOWN.items() if key in row]
+    shown = [f"{name} {figure_text(key, row[key])}" for key, name in _SHOWN.items() if key in row]
     # A round that was not evaluated still has its training loss; an initial evaluation has only the others.
     loss = next((row[key] for key in ("train/loss", "val/loss", "test/loss") if key in row), None)
     if loss is not None:
@@ -62,10 +62,10 @@ def _costs(final: Row) -> list[str]:
 
 
 def _entry(key: str, row: Row) -> str:
-    return _figure(key, row[key]) if key in row else "–"
+    return figure_text(key, row[key]) if key in row else "–"
 
 
-def _figure(key: str, value: float) -> str:
+def figure_text(key: str, value: float) -> str:
     """Write accuracies with four decimals, so that columns of lines align; other figures with four digits."""
     return f"{value:.4f}" if key.endswith("/acc") else f"{value:.4g}"
 

@@ -1,126 +1,44 @@
-"""Finished and unfinished runs, read back from their folders, and grouped by setting.
-
-A setting is all of a run's configuration except the seed, the folder and what changes no figure (loggers,
-progress bars). Only runs of one setting are ever averaged.
-"""
+"""Finds runs: in folders, in W&B's offline files, in a W&B project; and groups them by setting."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
-from fedpm_lightning.report.history import History, monitor_from
-from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.report.run import Run, RunError, load_run
+from fedpm_lightning.report.setting import Setting, flatten
 
-Setting: TypeAlias = tuple[tuple[str, str], ...]
-"""Dotted configuration key -> value as text, sorted: hashable, comparable."""
+__all__ = ["Run", "RunError", "Setting", "by_setting", "find_runs", "flatten", "load_run"]
 
-# Keys, and whole branches, that name a run or its surroundings but do not decide its figures.
-_NO_SETTING = {
-    "seed_everything", "seed", "run_dir", "experiment", "label", "name", "config", "ckpt_path",
-    "weights_only", "resume", "checkpoint_every", "overwrite", "tags", "wandb", "progress",
-    "num_workers", "root", "source", "max_epochs", "grace_s", "data_dir", "download",
-}  # fmt: skip
-_NO_SETTING_BRANCHES = (
-    "trainer.logger", "trainer.default_root_dir", "trainer.enable_", "trainer.log_every_n_steps",
-    "trainer.max_time", "trainer.profiler", "trainer.accelerator", "trainer.devices",
-    "trainer.num_sanity_val_steps",
-)  # fmt: skip
-
-
-class RunError(ValueError):
-    """A folder that is no run, or one whose files cannot be read."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run.
-
-    Attributes:
-        path: Its folder.
-        config: The complete nested configuration.
-        summary: The contents of summary.json, without the configuration.
-        history: Its rounds.
-    """
-
-    path: Path
-    config: dict[str, Any]
-    summary: dict[str, Any]
-    history: History
-
-    @property
-    def label(self) -> str:
-        """The method's name in tables."""
-        return str(self.summary.get("method_label") or self.summary.get("method") or "unnamed")
-
-    @property
-    def seed(self) -> int | None:
-        """The seed; None for a run that did not record it."""
-        return cast("int | None", self.summary.get("seed"))
-
-    @property
-    def column(self) -> tuple[str, str]:
-        """Data set and heterogeneity: `("cifar10", "alpha=0.1")`; a split other than Dirichlet is named."""
-        alpha, kind = self.summary.get("alpha"), self.summary.get("partition") or "Dirichlet"
-        # A method may have an alpha as well: the partition's own arguments decide where they are written down.
-        arguments = ((self.config.get("data") or {}).get("partition") or {}).get("init_args")
-        alpha = None if arguments is not None and "alpha" not in arguments else alpha
-        degree = f"alpha={alpha:g}" if isinstance(alpha, int | float) else ""
-        split = degree if kind == "Dirichlet" else f"{kind} {degree}".strip()
-        return str(self.summary.get("data") or "unnamed"), split
-
-    @property
-    def setting(self) -> Setting:
-        """All that identifies the run except its seed, with the version of this package that ran it."""
-        version = cast("Mapping[str, Any]", self.summary.get("versions") or {}).get("fedpm")
-        entries = {**flatten(self.config), "fedpm": version}
-        return tuple(sorted((key, str(value)) for key, value in entries.items() if _decides(key)))
-
-    @property
-    def state(self) -> str:
-        """One of finished, diverged, unfinished."""
-        if self.summary.get("diverged"):
-            return "diverged"
-        return "finished" if self.summary.get("finished") else "unfinished"
-
-
-def load_run(path: str | Path) -> Run:
-    """Read one run from its folder.
-
-    Raises:
-        RunError: If the folder holds no readable summary.json.
-    """
-    folder = Path(path)
-    try:
-        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder} has no summary.json: give the folder of a run, or one above runs") from None
-    except json.JSONDecodeError as cause:
-        raise RunError(f"{folder}/summary.json is not JSON ({cause}): remove the folder or run it again") from None
-    config = summary.pop("config", None) or _config_file(folder)
-    initial = {key: value for key, value in (summary.get("initial") or {}).items() if value is not None}
-    history = History(initial, read_rows(folder / "metrics.csv"), monitor_from(summary))
-    return Run(folder, config, summary, history)
+PROJECT = "wandb:"
 
 
 def find_runs(paths: Iterable[str | Path]) -> list[Run]:
     """Load every run at or below the paths, each once, in order of path.
 
+    Args:
+        paths: Folders of runs at any depth, `*.wandb` files or folders of them, and `wandb:entity/project`.
+
     Raises:
         RunError: If a path does not exist or no run lies below it.
     """
     folders: set[Path] = set()
-    for path in map(Path, paths):
-        found = _run_folders(path)
-        if not found:
-            what = "holds no run (no summary.json at or below it)" if path.is_dir() else "is not a folder"
+    files: set[Path] = set()
+    projects: list[str] = []
+    for given in map(str, paths):
+        if given.startswith(PROJECT):
+            projects.append(given.removeprefix(PROJECT))
+            continue
+        path = Path(given)
+        mine, wandb_files = _below(path)
+        if not mine and not wandb_files:
+            what = "holds no run (no summary.json, no *.wandb at or below it)" if path.is_dir() else "is not a folder"
             raise RunError(f"{path} {what}: give a run's folder or one above it, such as runs/")
-        folders.update(found)
-    return [load_run(folder) for folder in sorted(folders)]
+        folders.update(mine)
+        files.update(wandb_files)
+    runs = [load_run(folder) for folder in sorted(folders)]
+    return runs + _from_wandb(sorted(files), projects)
 
 
 def by_setting(runs: Iterable[Run]) -> dict[Setting, list[Run]]:
@@ -131,41 +49,30 @@ def by_setting(runs: Iterable[Run]) -> dict[Setting, list[Run]]:
     return groups
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn a nested mapping into dotted keys; lists stay whole."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        dotted = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(cast("Mapping[str, Any]", value), f"{dotted}.")
+def _below(path: Path) -> tuple[list[Path], list[Path]]:
+    """Return the run folders at or below a path, and the W&B files that belong to none of them."""
+    if path.is_file() and path.suffix == ".wandb":
+        return [], [path.resolve()]
+    folders: list[Path] = []
+    files: list[Path] = []
+    for folder, below, names in os.walk(path):
+        if "summary.json" in names:
+            folders.append(Path(folder).resolve())
+            below.clear()  # a run's folder holds checkpoints and its own W&B files, no further runs
         else:
-            flat[dotted] = value
-    return flat
+            files += [Path(folder, name).resolve() for name in names if name.endswith(".wandb")]
+    return folders, files
 
 
-def _decides(key: str) -> bool:
-    """Tell whether a dotted key can change a figure."""
-    if key.startswith(_NO_SETTING_BRANCHES):
-        return False
-    # `data.name` is the data set and `model.method.name` may be anything: only a bare name names the run.
-    last = key.rsplit(".", 1)[-1]
-    return last not in _NO_SETTING or (last in {"name", "label"} and "." in key)
+def _from_wandb(files: list[Path], projects: list[str]) -> list[Run]:
+    """Read runs from W&B; without any, wandb is not imported."""
+    if not files and not projects:
+        return []
+    from fedpm_lightning.report.wandb_offline import read_offline
+    from fedpm_lightning.report.wandb_project import read_project
+    from fedpm_lightning.report.wandb_record import only_ours, to_run
 
-
-def _run_folders(path: Path) -> list[Path]:
-    found: list[Path] = []
-    for folder, below, files in os.walk(path):
-        if "summary.json" in files:
-            found.append(Path(folder).resolve())
-            below.clear()  # a run's folder holds checkpoints and logs, no further runs
-    return found
-
-
-def _config_file(folder: Path) -> dict[str, Any]:
-    """Read config.yaml beside a summary that carries no configuration."""
-    file = folder / "config.yaml"
-    if not file.exists():
-        return {}
-    import yaml
-
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    records = only_ours(read_offline(files)) if files else []
+    for project in projects:
+        records += read_project(project)
+    return [to_run(record) for record in records]

@@ -1,0 +1,128 @@
+"""How figures look: a fixed colour and marker for each method, names of axes, one style for all.
+
+The colours are Okabe and Ito's and Paul Tol's muted ones, told apart by readers with any colour vision; the marker says
+it again without colour. A method looks the same in every figure, whatever else is drawn.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+from fedpm_lightning.report.cells import TAXONOMY, Column, taxonomy_order
+from fedpm_lightning.report.moment import Axis
+from fedpm_lightning.report.wording import is_share
+
+LOOKS: dict[str, tuple[str, str]] = {
+    "PSGD": ("#999999", "|"),
+    "FedAvg": ("#0072B2", "s"),
+    "FedAvgM": ("#332288", "p"),
+    "FedProx": ("#56B4E9", "v"),
+    "SCAFFOLD": ("#CC79A7", "D"),
+    "FedAdam": ("#000000", "X"),
+    "FedYogi": ("#661100", "h"),
+    "FedAdagrad": ("#888888", "d"),
+    "FedNL": ("#882255", "<"),
+    "FedNew": ("#44AA99", ">"),
+    "FedNS": ("#999933", "8"),
+    "LocalNewton": ("#009E73", "^"),
+    "LTDA": ("#E69F00", "P"),
+    "FedSophia": ("#AA4499", "*"),
+    "FedPM": ("#D55E00", "o"),
+}
+"""Method -> colour, marker."""
+
+_OTHERS = ("#117733", "#6699CC", "#AA4466", "#DDAA33", "#004488", "#BB5566")
+_OTHER_MARKERS = "H+x1234"
+# A variant of a method has its colour and marker and a line of its own; the first, or only, is solid.
+_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
+
+AXIS_NAMES: dict[Axis, str] = {
+    "rounds": "Communication round",
+    "megabytes": "Sent up by all clients (MB)",
+    "seconds": "Wall time (s)",
+}
+_METRIC_NAMES = {
+    "test/acc": "Test accuracy",
+    "val/acc": "Validation accuracy",
+    "test/loss": "Test loss",
+    "val/loss": "Validation loss",
+    "train/loss": "Training loss",
+    "opt/gap": r"$f(\theta) - f^*$",
+    "opt/distance": r"$\|\theta - \theta^*\|$",
+    "opt/grad_norm": r"$\|\nabla f(\theta)\|$",
+}
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4.5,
+    "pdf.fonttype": 42,  # letters stay letters in the PDF, as publishers ask
+}
+
+
+def style(label: str, variant: int | None = None) -> dict[str, Any]:
+    """Return a method's fixed colour and marker, and the dashes of a variant.
+
+    Args:
+        label: The row's label; the method it begins with decides.
+        variant: Which of the method's rows it is, from 0; None: solid for the method itself, dashed for a variant.
+    """
+    place, _ = taxonomy_order(label)
+    name = label.split(" (")[0]
+    if place < len(TAXONOMY):
+        colour, marker = LOOKS[TAXONOMY[place]]
+    else:  # a method of the user's own: its name decides, so that it too looks the same everywhere
+        code = zlib.crc32(name.encode())
+        colour, marker = _OTHERS[code % len(_OTHERS)], _OTHER_MARKERS[code % len(_OTHER_MARKERS)]
+    number = int(label not in TAXONOMY) if variant is None else variant
+    return {"color": colour, "marker": marker, "linestyle": _DASHES[number % len(_DASHES)]}
+
+
+def styles(labels: list[str]) -> dict[str, dict[str, Any]]:
+    """Return the look of each row of a table: rows of one method differ in their dashes."""
+    seen: dict[tuple[str, str], int] = {}
+    looks: dict[str, dict[str, Any]] = {}
+    for label in labels:
+        bare = style(label)
+        method = (bare["color"], bare["marker"])
+        looks[label] = style(label, seen.get(method, 0))
+        seen[method] = seen.get(method, 0) + 1
+    return looks
+
+
+def metric_name(metric: str) -> str:
+    """Return a metric's name on an axis, with its unit."""
+    name = _METRIC_NAMES.get(metric, metric)
+    return f"{name} (%)" if is_share(metric) else name
+
+
+def panel_title(column: Column) -> str:
+    """Write a column as a panel's title: `digits, α = 0.1`."""
+    return ", ".join(part.replace("alpha=", "α = ") for part in column if part)
+
+
+def load_pyplot() -> Any:
+    """Return matplotlib.pyplot, set to write files.
+
+    Raises:
+        RuntimeError: If matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise RuntimeError("plots need matplotlib: pip install 'fedpm-lightning[plots]'") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as pyplot
+
+    return pyplot

@@ -1,0 +1,107 @@
+"""How a run that has just ended stands against the other runs beside it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from fedpm_lightning.report.history import History, Monitor, monitor_from
+from fedpm_lightning.report.recap import figure_text
+from fedpm_lightning.report.run import Run, RunError, read_summary
+from fedpm_lightning.report.wording import column_head
+
+_PATIENCE_S = 2.0  # a folder of thousands on a slow disk must not hold up the end of a run
+
+
+class Sibling(NamedTuple):
+    """A finished run and its figure at its best round."""
+
+    run: Run
+    value: float
+
+
+def standing_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
+    """Rank a finished run among the finished runs beside it, on the same data, split and monitored metric.
+
+    Only the summaries are read, no curves; what cannot be read is passed over.
+
+    Args:
+        run_dir: The run's folder; its siblings are the other folders in the one above.
+        patience_s: After so many seconds the rest of the siblings is left unread, and the lines say so.
+
+    Returns:
+        Up to three lines; none if the run did not finish or stands alone.
+    """
+    folder = Path(run_dir).resolve()
+    me = _read(folder)
+    if me is None:
+        return []
+    monitor = cast(Monitor, monitor_from(me.run.summary))
+    others, complete = _siblings(folder, me, monitor, patience_s)
+    if not others:
+        return []
+    ahead = [other for other in others if monitor.better(other.value, me.value)]
+    among = f"{len(others) + 1} finished runs{'' if complete else f' (those read in {patience_s:g} s)'}"
+    where = column_head(me.run.column)
+    place = f"place {len(ahead) + 1} of {among} on {where} in {folder.parent.name}/ by best {monitor.key}"
+    return [place, _leader(me, others, monitor), *_same_setting(me, others, monitor)]
+
+
+def _siblings(folder: Path, me: Sibling, monitor: Monitor, patience_s: float) -> tuple[list[Sibling], bool]:
+    """Return the runs to compare with, and whether there was time to read all."""
+    until = time.monotonic() + patience_s
+    found: list[Sibling] = []
+    for path in sorted(folder.parent.iterdir()):
+        if time.monotonic() > until:
+            return found, False
+        if path == folder or not (path / "summary.json").is_file():
+            continue
+        other = _read(path)
+        if other is None or other.run.column != me.run.column:
+            continue
+        if monitor_from(other.run.summary) == monitor:
+            found.append(other)
+    return found, True
+
+
+def _read(folder: Path) -> Sibling | None:
+    """Read a finished run's summary; None for any other, and for one whose best figure is unknown."""
+    try:
+        summary = read_summary(folder)
+    except (RunError, OSError):
+        return None
+    monitor = monitor_from(summary)
+    config = cast("dict[str, Any]", summary.pop("config", None) or {})
+    run = Run(folder, config, summary, History())
+    best = summary.get("best")
+    value = cast("Mapping[str, Any]", best).get(monitor.key) if monitor and isinstance(best, Mapping) else None
+    if run.state != "finished" or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return Sibling(run, float(value))
+
+
+def _leader(me: Sibling, others: list[Sibling], monitor: Monitor) -> str:
+    """Name the best run, or the runner-up if this one is the best."""
+    pick = max if monitor.mode == "max" else min
+    other = pick(others, key=lambda one: one.value)
+    role = "first" if monitor.better(other.value, me.value) else "next"
+    theirs = f"{other.run.label} s{other.run.seed} in {other.run.path.name}"
+    mine, best = figure_text(monitor.key, me.value), figure_text(monitor.key, other.value)
+    return f"  this run {mine}, {role} {best} ({theirs})"
+
+
+def _same_setting(me: Sibling, others: list[Sibling], monitor: Monitor) -> list[str]:
+    """Give the mean over the seeds of this run's own setting, when others ran it with other seeds."""
+    seeds = {me.run.seed: me.value}
+    for other in others:
+        if other.run.setting == me.run.setting:
+            seeds.setdefault(other.run.seed, other.value)
+    if len(seeds) < 2:
+        return []
+    mean, std = statistics.fmean(seeds.values()), statistics.stdev(seeds.values())
+    spread = f"{figure_text(monitor.key, mean)} ± {figure_text(monitor.key, std)}"
+    return [f"  {len(seeds)} seeds of this setting: {spread}"]
