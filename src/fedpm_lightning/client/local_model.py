@@ -74,7 +74,7 @@ class LocalModel:
         """
         inputs, targets = batch
         self.zero_grad()
-        with _fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
+        with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
             loss = self.objective(self.net(inputs), targets, self.params)
         with no_autocast(inputs.device):
             loss.backward()
@@ -105,7 +105,8 @@ def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def _fresh_autocast(device: torch.device) -> AbstractContextManager[object]:
+def fresh_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which autocast, where it is on, keeps no low-precision copies of weights."""
     # A whole round runs inside ONE autocast region of Lightning's. Its cache of low-precision weights is only cleared
     # when that region ends, so without this every local step after the first would see the weights of the first.
     kind = device.type

@@ -81,6 +81,8 @@ class LocalNewton(Method):
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
         self.line_search = line_search
+        # A factor counts the rows of a batch, the same number for all clients in the stack.
+        self.stackable = "alike" if preconditioner == "foof" else "no"
         self.layers: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:
