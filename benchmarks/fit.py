@@ -48,7 +48,9 @@ class Probe(FederatedCallback):
             self.memory[rounds_done] = {**now, "trimmed": memory_mib("VmRSS")}
 
 
-def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Clock, dict, dict[str, float]]:
+def fit(
+    task: Task, method: str, memory_at: list[int] | None = None, executor: str = "sequential"
+) -> tuple[Clock, dict, dict[str, float]]:
     """Run `fedpm fit` on a task.
 
     Returns:
@@ -61,6 +63,7 @@ def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Cl
         folder = Path(name)
         probe = {"class_path": "benchmarks.fit.Probe", "init_args": {"memory_at": memory_at or []}}
         words = [*task.words(method, folder), f"--trainer.callbacks+={json.dumps(probe)}"]
+        words += ["--model.executor", executor]
         with contextlib.redirect_stdout(io.StringIO()):
             code = fedpm(words)
         if code:

@@ -1,5 +1,7 @@
 """What a round costs: the bare loop, FedAvg, LocalNewton and FedPM, in turns, as ratios to the bare loop.
 
+A method trains its clients one after another, and `stacked` at once.
+
     python -m benchmarks.round_cost --task cnn --pairs 3
     python -m benchmarks.round_cost --task overhead --pairs 5 --json figures.json
 
@@ -22,7 +24,8 @@ from benchmarks.measure import Clock, isolated, memory_mib, ratio_cell, report, 
 from benchmarks.tasks import METHOD_FILES, TASKS, Task
 
 BARE = "bare loop"
-CONTESTANTS = [BARE, *METHOD_FILES]
+STACKED = {f"{name} stacked": name for name in METHOD_FILES}
+CONTESTANTS = [BARE, *METHOD_FILES, *STACKED]
 Figures = dict[str, float]
 
 
@@ -32,7 +35,8 @@ def measure(task: Task, contestant: str) -> Figures:
         clock = Clock()
         last = bare_loop.run(task, clock)
     else:
-        clock, _, last = fit(task, contestant)
+        executor = "vectorized" if contestant in STACKED else "sequential"
+        clock, _, last = fit(task, STACKED.get(contestant, contestant), executor=executor)
     wall, cpu = clock.per_round()
     losses = {key: last[key] for key in ("train/loss", "test/loss")}
     return {"wall_s": wall, "cpu_s": cpu, **losses, "peak_mib": memory_mib("VmHWM")}
