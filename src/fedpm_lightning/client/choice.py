@@ -18,7 +18,7 @@ from fedpm_lightning.types import ClientData
 
 ExecutorName: TypeAlias = Literal["auto", "sequential", "vectorized"]
 
-SMALL = {"cpu": 50_000, "cuda": 5_000_000}
+SMALL = {"cpu": 100_000, "cuda": 5_000_000}
 """Trainable parameters up to which stacking pays, by kind of device."""
 
 CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**31}

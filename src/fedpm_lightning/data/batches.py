@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -114,11 +115,14 @@ class ResidentClient:
 
     def steps(self, work: LocalWork) -> int:
         """Return K_i, the number of batches that `batches` yields for this amount of work."""
-        per_epoch = len(self._bounds())
+        per_epoch = len(self.bounds)
         return per_epoch * work.epochs if work.epochs is not None else min(per_epoch, 1) * (work.steps or 0)
 
-    def _bounds(self) -> list[tuple[int, int]]:
-        return batch_bounds(self.num_samples, self.pool.settings.batch_size, self.pool.settings.drop_last)
+    @cached_property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """[start, end) of an epoch's batches."""
+        settings = self.pool.settings
+        return tuple(batch_bounds(self.num_samples, settings.batch_size, settings.drop_last))
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         """Yield the training batches of one round, in a fresh order each local epoch.
@@ -139,7 +143,7 @@ class ResidentClient:
         """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
         pool = self.pool
         order, draws = self._draw(generator)
-        for start, end in self._bounds():
+        for start, end in self.bounds:
             rows = order[start:end]
             x = pool.x[rows]
             if pool.augment is not None and draws is not None:
@@ -166,14 +170,14 @@ class ResidentClient:
     @property
     def widest(self) -> int:
         """Samples of the largest batch."""
-        return max(end - start for start, end in self._bounds())
+        return max((end - start for start, end in self.bounds), default=0)
 
     def plan(self, round: int, work: LocalWork, width: int) -> Plan:
         """Draw a whole round, laid out in batches of `width`."""
         generator = torch_generator(self.pool.settings.seed, "batches", round, self.client)
-        bounds, steps = self._bounds(), self.steps(work)
-        epochs = [self._draw(generator) for _ in range(-(-steps // len(bounds)))]
-        return plan(epochs, tuple(bounds), steps, width)
+        steps = self.steps(work)
+        epochs = [self._draw(generator) for _ in range(-(-steps // len(self.bounds)))]
+        return plan(epochs, self.bounds, steps, width)
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Yield the whole local set in order, not augmented, in chunks (None: the evaluation batch size).
