@@ -7,7 +7,7 @@ LightningModule's attributes, where it would enter the state dict, `parameters()
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -16,8 +16,9 @@ from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivat
 
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
+from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.curvature.ragged import Observed
 from fedpm_lightning.types import Batch, Params, clone_params
 
 
@@ -66,7 +67,7 @@ class LocalModel:
         for p in self.params.values():
             p.grad = None
 
-    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, dict[str, Rows]]:
+    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, Mapping[str, Observed]]:
         """Put the gradient of the loss on `batch` into `.grad`; return the loss and the inputs of `observe`.
 
         Returns:

@@ -10,17 +10,18 @@ in the meantime (weight decay, momentum) is nobody's result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
 
-from fedpm_lightning.client.local_loop import LocalResult
+from fedpm_lightning.client.local_loop import LocalResult, Observed
 from fedpm_lightning.client.local_model import LocalModel, fresh_autocast, no_autocast
 from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
 from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.ragged import RaggedRows
 from fedpm_lightning.types import Batch, Params, clone_params
 
 
@@ -52,6 +53,7 @@ class StackedModel(LocalModel):
     def _reset(self) -> None:
         self._sizes: list[int] = [0] * self.clients  # of the batch that comes next, for the clients that have one
         self._left: list[tuple[int, Params]] = []  # from which client on, and the leaves of those who left there
+        self._ragged = False  # whether any batch so far was uneven, or somebody has left
         self._steps, self._seen = [0] * self.clients, [0] * self.clients
         self._losses = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
 
@@ -84,23 +86,24 @@ class StackedModel(LocalModel):
         if m < len(self._sizes):
             self._left.append((m, clone_params({name: p[m : len(self._sizes)] for name, p in self.params.items()})))
 
-    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, dict[str, Rows]]:
+    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, Mapping[str, Observed]]:
         """Put the gradient of each client's loss into `.grad`; those who have left get zeros.
 
         Args:
             batch: Inputs [m, B, ...] and targets [m, B, ...] of the clients that `expect` named.
-            observe: Layers whose input rows are wanted; only where all batches are of one size.
+            observe: Layers whose input rows are wanted.
 
         Returns:
             (the sum of the losses [], detached; layer name -> input rows [m, ...])
         """
         inputs, targets = batch
         self.zero_grad()
-        m = len(targets)
+        m, even = len(targets), min(self._sizes) == targets.shape[1]
+        self._ragged |= m < self.clients or not even
         leaves = self.params if m == self.clients else {name: p[:m] for name, p in self.params.items()}
 
         def forward(leaves: Params, x: Tensor) -> tuple[Tensor, dict[str, Rows]]:
-            with collect_input_rows(self.net, observe) as rows:
+            with collect_input_rows(self.net, observe, reduce=even) as rows:
                 logits = cast(Tensor, functional_call(self.net, leaves, (x,)))
             return logits, dict(rows)
 
@@ -111,7 +114,9 @@ class StackedModel(LocalModel):
             losses.sum().backward()
         sizes = torch.tensor(self._sizes, device=losses.device)
         self._losses[:m] += losses.detach().double() * sizes
-        return losses.detach().sum(), rows
+        if not self._ragged:
+            return losses.detach().sum(), rows
+        return losses.detach().sum(), {k: RaggedRows(X, self._sizes, targets.shape[1]) for k, X in rows.items()}
 
     def _weights(self, targets: Tensor) -> Tensor:
         """Return 1/B_i for the samples that count and 0 for the others, [m, B]."""

@@ -11,7 +11,9 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +46,12 @@ class WeightedRows:
         self._gram = torch.cat([upper, lower], dim=-2)
         self._rows = torch.cat([self._rows, X], dim=-2)
         self._weights = torch.cat([self._weights * (1 - share), X.new_full((X.shape[-2],), share)])
+
+    def pick(self, clients: list[int]) -> WeightedRows:
+        """Return some clients of a stack."""
+        picked = copy.copy(self)
+        picked._rows, picked._gram = self._rows[clients], self._gram[clients]
+        return picked
 
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Return diag(sqrt(w)) X and its Gram matrix: the X and K of `LowRankPreconditioner`."""
@@ -97,6 +105,24 @@ class RunningFactor:
             return A
         old = self._state if isinstance(self._state, Tensor) else gram(self._state.scaled()[0])
         return torch.lerp(old, A, share)
+
+    @property
+    def stays_dense(self) -> bool:
+        """Whether A is dense and will be, however few rows come next."""
+        return isinstance(self._state, Tensor) and self.ema > 0
+
+    def pick(self, clients: list[int]) -> RunningFactor:
+        """Return the factor of some clients of a stack."""
+        picked = copy.copy(self)
+        if self._state is not None:
+            picked._state = self._state[clients] if isinstance(self._state, Tensor) else self._state.pick(clients)
+        return picked
+
+    def joined(self, factors: Sequence[RunningFactor]) -> RunningFactor:
+        """Return dense factors that have seen as many batches, one behind the other along the client axis."""
+        whole = copy.copy(self)
+        whole._state = torch.cat([f._state for f in factors if isinstance(f._state, Tensor)])
+        return whole
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed, not factorised.

@@ -18,6 +18,7 @@ from torch import nn
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
 from fedpm_lightning.curvature.hessian import check_size
@@ -81,8 +82,9 @@ class LocalNewton(Method):
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
         self.line_search = line_search
-        # A factor counts the rows of a batch, the same number for all clients in the stack.
-        self.stackable = "alike" if preconditioner == "foof" else "no"
+        # A client that has left keeps its last P; between two observations FOOF cannot know that it has.
+        together: Stackable = "any" if min(cov_every, inv_every) == 1 else "alike"
+        self.stackable = together if preconditioner == "foof" else "no"
         self.layers: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:

@@ -32,10 +32,10 @@ from torch import Tensor
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
 from fedpm_lightning.types import Params
 
 
@@ -94,7 +94,9 @@ class FOOF(torch.optim.Optimizer):
         self.damping_mode: DampingMode = damping_mode
         self.cov_every, self.inv_every = cov_every, inv_every
         self.steps_taken = 0
-        self._factors = {layer.name: RunningFactor(layer.name, ema, spatial) for layer in layers}
+        self._factors: dict[str, RunningFactor | RaggedFactor] = {
+            layer.name: RunningFactor(layer.name, ema, spatial) for layer in layers
+        }
         self._P: dict[str, Preconditioner] = {}
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
@@ -103,11 +105,22 @@ class FOOF(torch.optim.Optimizer):
         """Return the layers the next step must observe: all of them, or none where `cov_every` skips."""
         return self.layers if self.steps_taken % self.cov_every == 0 else []
 
-    def observe(self, rows: Mapping[str, Rows]) -> None:
+    def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
         for name, observed in rows.items():
-            self._factors[name].observe(observed)
+            if isinstance(observed, RaggedRows):
+                self._ragged_factor(name).observe(observed)
+            else:
+                cast(RunningFactor, self._factors[name]).observe(observed)
         self._awaiting = False
+
+    def _ragged_factor(self, name: str) -> RaggedFactor:
+        """Return a factor for clients that come apart; from the first uneven batch on there is no other."""
+        factor = self._factors[name]
+        if isinstance(factor, RunningFactor):
+            factor = RaggedFactor(factor, len(next(iter(self.leaves.values()))))
+            self._factors[name] = factor
+        return factor
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -151,7 +164,7 @@ class FOOF(torch.optim.Optimizer):
                 continue
             if refresh or layer.name not in self._P:
                 P = self._factors[layer.name].preconditioner(self.damping, self.damping_mode)
-                self._P[layer.name] = P.factorise()
+                self._P[layer.name] = P.after(self._P.get(layer.name)).factorise()
             G = layer.matrix(gradients)
             steps.update(layer.unpack(self._P[layer.name].solve(G), self.leaves))
         return steps
