@@ -321,10 +321,10 @@ class FederatedModule(LightningModule):
         """Decide how cohorts train, once; say so where it is not what was asked for."""
         self.broadcast, datamodule = self.make_broadcast(), cast(Any, self.trainer).datamodule
         clients = (datamodule.client(k) for k in range(datamodule.num_clients))
-        data = next((data for data in clients if data.num_samples), None)
+        largest = max(clients, key=lambda data: data.num_samples)
         with self.trainer.precision_plugin.forward_context():
             name, size, stackable = self.executor_name, self.clients_per_chunk, self.method.stackable
-            self.executor, line = choose(name, size, self.local_round(), stackable, data)
+            self.executor, line = choose(name, size, self.local_round(), stackable, largest)
         if line:
             self.say(line)
 

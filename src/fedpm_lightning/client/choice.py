@@ -33,7 +33,7 @@ def choose(
     clients_per_chunk: int | None,
     local: LocalRound,
     stackable: Stackable,
-    data: ClientData | None,
+    data: ClientData,
 ) -> tuple[Sequential, str | None]:
     """Return the executor, and a line to print where it is not the one asked for.
 
@@ -42,9 +42,9 @@ def choose(
         clients_per_chunk: Clients at once; None: as many as `CHUNK_BYTES` allows.
         local: A round at theta.
         stackable: What the method declares.
-        data: A client with samples, for a trial; None if no client has any.
+        data: A client for a trial, best one with many samples.
     """
-    if name == "sequential" or data is None or (name == "auto" and not pays(local)):
+    if name == "sequential" or not data.num_samples or (name == "auto" and not pays(local)):
         return Sequential(), None
     reason = why_not_stacked(local, stackable, data)
     if reason is not None:
