@@ -66,7 +66,8 @@ class Vectorized(Sequential):
                     yield answer
 
     def chunks(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
-        """Yield the clients in chunks."""
+        """Yield the clients in chunks, each in the order of the cohort."""
+        places = {data.client: place for place, data in enumerate(clients)}
 
         def size(data: ClientData) -> tuple[int, int]:
             return data.steps(local.work), data.num_samples
@@ -75,7 +76,7 @@ class Vectorized(Sequential):
         groups = [list(group) for _, group in groupby(order, size)] if self.stackable == "alike" else [order]
         for group in groups:
             for first in range(0, len(group), self.clients_per_chunk):
-                yield group[first : first + self.clients_per_chunk]
+                yield sorted(group[first : first + self.clients_per_chunk], key=lambda data: places[data.client])
 
     def together(self, local: LocalRound, clients: Sequence[ClientData]) -> dict[int, Answer] | None:
         """Train a chunk at once; return the answers by client, None if that went wrong."""
