@@ -1,5 +1,7 @@
 """What a round costs: the bare loop, FedAvg, LocalNewton and FedPM, in turns, as ratios to the bare loop.
 
+A method trains its clients one after another, and `stacked` at once.
+
     python -m benchmarks.round_cost --task cnn --pairs 3
     python -m benchmarks.round_cost --task overhead --pairs 5 --json figures.json
 

@@ -21,7 +21,7 @@ from fedpm_lightning.data import IID, LOADERS, ArraySet, Augment, DataRequest, F
 REPO = Path(__file__).resolve().parent.parent
 SEED = 0
 METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
-SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"]}
+SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"], "stacked": ["--model.executor=vectorized"]}
 """What may stand behind a method's name among the contestants, as words of the command line."""
 
 
@@ -110,6 +110,7 @@ class Task:
         file.write_text(yaml.safe_dump(self.config()))
         of_method = REPO / "configs" / "method" / f"{METHOD_FILES[method]}.yaml"
         words = ["fit", "--config", str(file), "--config", str(of_method), "--run_dir", str(folder / "run")]
+        words.append("--model.executor=sequential")
         words += [word for setting in settings for word in SETTINGS[setting]]
         return [*words, f"--model.method.lr={self.lr}", *self.options]
 

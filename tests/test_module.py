@@ -98,7 +98,8 @@ def test_the_checkpoint_loads_without_running_code(quickstart):
     assert set(last["state_dict"]) == {f"net.{n}" for n in last["federated"]["names"]}
 
 
-def test_hooks_fire_in_order_and_the_server_step_replaces_bit_for_bit(quickstart):
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_hooks_fire_in_order_and_the_server_step_replaces_bit_for_bit(quickstart, executor):
     Spy.seen = []
     run = quickstart(
         "--rounds",
@@ -109,10 +110,13 @@ def test_hooks_fire_in_order_and_the_server_step_replaces_bit_for_bit(quickstart
         "2",
         "--trainer.callbacks",
         f"{__name__}.Spy",
+        "--model.executor",
+        executor,
     )
     assert run.code == 0
-    client = ["client_start", "client_end", "received"]
-    assert Spy.seen == 2 * ["round_start", *client, *client, "before", "after", "round_end"]
+    start, end = ["client_start"], ["client_end", "received"]
+    clients = {"sequential": 2 * (start + end), "vectorized": 2 * start + 2 * end}[executor]
+    assert Spy.seen == 2 * ["round_start", *clients, "before", "after", "round_end"]
 
 
 def test_a_users_aggregation_takes_the_place_of_the_frames_own(quickstart):

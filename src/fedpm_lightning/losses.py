@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+@runtime_checkable
+class PerSample(Protocol):
+    """A loss that is a plain mean over samples, and knows its terms: clients can be stacked with it."""
+
+    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, [B]; their mean is `forward`."""
+        ...
 
 
 class ClassificationLoss(nn.Module):
@@ -23,6 +34,14 @@ class ClassificationLoss(nn.Module):
         if one_logit(logits):
             return F.binary_cross_entropy_with_logits(logits.reshape(targets.shape), targets.to(logits.dtype))
         return F.cross_entropy(logits, targets)
+
+    def per_sample(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each sample, [B]; of an image of targets, their mean."""
+        if one_logit(logits):
+            z = logits.reshape(targets.shape)
+            return F.binary_cross_entropy_with_logits(z, targets.to(z.dtype), reduction="none")
+        losses = F.cross_entropy(logits, targets, reduction="none")
+        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
 
 
 def one_logit(logits: Tensor) -> bool:

@@ -7,7 +7,6 @@ loggers and progress bars all speak of rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -21,16 +20,18 @@ from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.checks import at_least, positive
-from fedpm_lightning.client.client import BufferPolicy, Client
-from fedpm_lightning.client.faults import NUMERICAL, all_finite, check_finite, client_error
+from fedpm_lightning.client.choice import ExecutorName, choose
+from fedpm_lightning.client.client import BufferPolicy
+from fedpm_lightning.client.executor import Sequential
+from fedpm_lightning.client.faults import all_finite
 from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.local_round import LocalRound, OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_items, all_states, all_sum, mine
-from fedpm_lightning.rng import seeded
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target
@@ -71,6 +72,9 @@ class FederatedModule(LightningModule):
         reduce: How ranks sum: sum (all-reduce), or ordered (each rank adds all updates in the cohort's order: the
             bits of one process, at the price of a cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
+        executor: How a cohort trains: sequential (one client after another), vectorized (chunks of clients at once,
+            their parameters stacked), or auto: vectorized where that is faster. The same result up to rounding.
+        clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
         seed: The experiment's seed (linked from seed_everything).
     """
 
@@ -86,11 +90,13 @@ class FederatedModule(LightningModule):
         loss: nn.Module | None = None,
         l2: float = 0.0,
         buffer_policy: BufferPolicy = "mix",
-        on_bad_client: Literal["error", "drop"] = "error",
+        on_bad_client: OnBadClient = "error",
         max_empty_rounds: int = 3,
         max_loss: float | None = None,
         reduce: Literal["sum", "ordered"] = "sum",
         channels_last: bool | None = None,
+        executor: ExecutorName = "auto",
+        clients_per_chunk: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -107,11 +113,15 @@ class FederatedModule(LightningModule):
         self.objective = Objective(loss, l2)
         self.loss = self.objective.loss  # a module of this one, so that class weights move to the device with it
         self.buffer_policy: BufferPolicy = buffer_policy
-        self.on_bad_client = on_bad_client
+        self.on_bad_client: OnBadClient = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
         self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
         self.reduce: Literal["sum", "ordered"] = reduce
         self.channels_last = channels_last
+        self.executor_name: ExecutorName = executor
+        chunk = clients_per_chunk
+        self.clients_per_chunk = None if chunk is None else int(at_least("model.clients_per_chunk", chunk, 1))
+        self.executor = Sequential()
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
         self.clients = ClientStore()
@@ -131,12 +141,10 @@ class FederatedModule(LightningModule):
         self.clients.discard()  # what a round that was given up has left
         self.broadcast = self.make_broadcast()
         self.emit("on_round_start", cohort)
-        if self.prepare(cohort):
-            for data in self.mine(cohort):
-                self.emit("on_client_start", data)
-                answer = self.attempt(data, self.trained)
-                if answer is not None:
-                    self.receive(*answer)
+        local = self.local_round()
+        if self.prepare(local, cohort):
+            for update, state in self.executor.train(local, self.mine(cohort)):
+                self.receive(update, state)
         self.emit("on_before_aggregate", cohort)
         target = self.aggregation.aggregate(self)
         self.check_loss("train/loss")
@@ -159,7 +167,7 @@ class FederatedModule(LightningModule):
             extra=self.method.broadcast_extra(self.server_state),
         )
 
-    def prepare(self, cohort: Cohort) -> bool:
+    def prepare(self, local: LocalRound, cohort: Cohort) -> bool:
         """First pass, where the method has one: a message of every client, whose mean joins the broadcast.
 
         Returns:
@@ -170,7 +178,7 @@ class FederatedModule(LightningModule):
         mean, messages = RunningMean(self.broadcast.params), list[ClientUpdate]()
         ordered = self.reduce == "ordered" and self.trainer.world_size > 1
         for data in self.mine(cohort):
-            answer = self.attempt(data, self.prepared)
+            answer = local.prepare(data)
             if answer is not None:
                 update, state = answer
                 self.clients.put(data.client, state)
@@ -188,54 +196,25 @@ class FederatedModule(LightningModule):
         self.broadcast.extra["prepared"] = mean.finish()
         return True
 
-    def prepared(self, client: Client) -> ClientUpdate:
-        """Return a client's message of the first pass."""
-        return ClientUpdate(client.data.client, client.data.num_samples, 0, self.method.prepare(client))
-
-    def trained(self, client: Client) -> ClientUpdate:
-        """Return what a client sends after its training and the callbacks at its side."""
-        update = self.method.client_update(client)
-        self.emit("on_client_end", update)
-        return update
-
     def mine(self, cohort: Cohort) -> list[ClientData]:
         """Return the clients that this rank trains: those with samples; the ones with a state stay at home."""
         at_home = self.method.stateful or self.buffer_policy == "local"
         return mine([data for data in cohort.clients if data.num_samples], at_home)
 
-    def make_client(self, data: ClientData) -> Client:
-        """Return the client with its state and the scratch network at theta."""
-        client = Client(data, self.broadcast, self.scratch, self.work, {}, self.buffer_policy)
-        client.state = self.clients.get(data.client, lambda: self.first_state(client))
-        client.start()
-        return client
-
-    def first_state(self, client: Client) -> ClientState:
-        """Return what the method keeps for a client before its first round; it may look at the network at theta."""
-        if not self.method.stateful:
-            return {}
-        client.start()
-        return self.method.init_client(client)
-
-    def attempt(
-        self, data: ClientData, verb: Callable[[Client], ClientUpdate]
-    ) -> tuple[ClientUpdate, ClientState] | None:
-        """Run one of the method's verbs on a client; return its update and new state, None if it was dropped as bad.
-
-        Raises:
-            BadClientError: Naming round, client and cause.
-        """
-        try:
-            with seeded(self.seed, "client", self.round, data.client, [self.device]):
-                client = self.make_client(data)
-                update = verb(client)
-            check_finite(update)
-        except Exception as cause:
-            if self.on_bad_client == "error" or not isinstance(cause, NUMERICAL):
-                raise client_error(self.round, data.client, cause) from cause
-            self.say(f"dropped: round {self.round + 1}, client {data.client}: {cause}")
-            return None
-        return update, client.state
+    def local_round(self) -> LocalRound:
+        """Return what the clients of this round share."""
+        return LocalRound(
+            self.broadcast,
+            self.method,
+            self.scratch,
+            self.work,
+            self.clients,
+            self.buffer_policy,
+            self.on_bad_client,
+            self.seed,
+            self.emit,
+            self.say,
+        )
 
     def receive(self, update: ClientUpdate, state: ClientState) -> None:
         """Hand an update over to the aggregation, and commit the client's state.
@@ -358,14 +337,27 @@ class FederatedModule(LightningModule):
             self.say("buffer_policy local: the global model is evaluated with the running statistics it started with")
         if not self.server_state:
             self.server_state = self.method.init_server(clone_params(self.theta))
+        self.choose_executor()
+
+    def choose_executor(self) -> None:
+        """Decide how cohorts train, once; say so where it is not what was asked for."""
+        self.broadcast, datamodule = self.make_broadcast(), cast(Any, self.trainer).datamodule
+        clients = (datamodule.client(k) for k in range(datamodule.num_clients))
+        largest = max(clients, key=lambda data: data.num_samples)
+        with self.trainer.precision_plugin.forward_context():
+            name, size, stackable = self.executor_name, self.clients_per_chunk, self.method.stackable
+            self.executor, line = choose(name, size, self.local_round(), stackable, largest)
+        if line:
+            self.say(line)
 
     def on_train_epoch_start(self) -> None:
         """Begin the round's row."""
         self.row.clear()
 
     def on_fit_end(self) -> None:
-        """Free the scratch network."""
+        """Free the scratch networks."""
         self._scratch.clear()
+        self.executor = Sequential()
 
     def check_network(self) -> None:
         """Raise ValueError, in words, if network and data do not fit each other."""

@@ -9,9 +9,9 @@ Shape legend:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,19 @@ Params: TypeAlias = dict[str, Tensor]
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """(inputs, targets) on the training device, inputs already augmented and normalised."""
+
+
+class StackedBatch(NamedTuple):
+    """One training batch of several clients: inputs [C, B, ...], targets [C, B, ...].
+
+    A client with fewer than B samples is filled up with copies of one of them, which must not count.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    sizes: list[int]
+    """Samples of each client that count, 1..B."""
+
 
 ServerState: TypeAlias = dict[str, Any]
 """What a method keeps at the server between rounds: tensors and numbers only, so that checkpoints stay safe to load."""
@@ -107,6 +120,15 @@ class ClientData(Protocol):
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Yield the whole local set in order, without augmentation, in chunks (None: the evaluation batch size)."""
+        ...
+
+
+@runtime_checkable
+class StacksBatches(Protocol):
+    """Local data that can be gathered for several clients in one go."""
+
+    def stacked(self, clients: Sequence[ClientData], round: int, work: LocalWork) -> Iterator[StackedBatch] | None:
+        """Yield the batches of `clients`, in order of falling steps; None if they don't share their memory."""
         ...
 
 

@@ -14,6 +14,7 @@ import yaml
 from torch import nn
 
 from fedpm_lightning import methods
+from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.methods import (
     LTDA,
     PSGD,
@@ -30,6 +31,7 @@ from fedpm_lightning.methods import (
 )
 from fedpm_lightning.types import LocalWork, wire_bytes
 from harness import InMemoryClient, Rounds
+from stacks import Side, clients_of, same_update
 
 REPO = Path(__file__).resolve().parents[2]
 D, N, SAMPLES = 6, 4, 30
@@ -45,6 +47,7 @@ class Row:
         yaml: A file in configs/method/ that runs it.
         upload: Numbers a client sends, as a function of the parameters d and (network methods) the layer widths.
         glm: Whether it needs a full Hessian, so that it runs on logistic regression with one output.
+        stackable: Which clients it trains at once.
     """
 
     make: Callable[[], Method]
@@ -52,6 +55,7 @@ class Row:
     yaml: str
     upload: Callable[[int, int], float]
     glm: bool = False
+    stackable: str = "no"
 
 
 def triangle(d: int) -> int:
@@ -60,9 +64,17 @@ def triangle(d: int) -> int:
 
 ROWS = {
     "PSGD": Row(partial(PSGD, lr=0.3), None, "psgd", lambda d, _: d),
-    "FedAvg": Row(partial(FedAvg, lr=0.1), None, "fedavg", lambda d, _: d),
-    "FedProx": Row(partial(FedProx, lr=0.1, mu=0.5), partial(FedProx, lr=0.1, mu=0.0), "fedprox", lambda d, _: d),
-    "SCAFFOLD": Row(partial(SCAFFOLD, lr=0.1), partial(FedAvg, lr=0.1), "scaffold", lambda d, _: 2 * d),
+    "FedAvg": Row(partial(FedAvg, lr=0.1), None, "fedavg", lambda d, _: d, stackable="any"),
+    "FedProx": Row(
+        partial(FedProx, lr=0.1, mu=0.5),
+        partial(FedProx, lr=0.1, mu=0.0),
+        "fedprox",
+        lambda d, _: d,
+        stackable="any",
+    ),
+    "SCAFFOLD": Row(
+        partial(SCAFFOLD, lr=0.1), partial(FedAvg, lr=0.1), "scaffold", lambda d, _: 2 * d, stackable="any"
+    ),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),
@@ -85,7 +97,11 @@ ROWS = {
         glm=True,
     ),
     "LocalNewton": Row(
-        partial(LocalNewton, lr=0.3), partial(LocalNewton, lr=0.3, damping=1e6), "local_newton", lambda d, _: d
+        partial(LocalNewton, lr=0.3),
+        partial(LocalNewton, lr=0.3, damping=1e6),
+        "local_newton",
+        lambda d, _: d,
+        stackable="any",
     ),
     "LTDA": Row(partial(LTDA, lr=0.03), None, "ltda", lambda d, _: d),
     "FedSophia": Row(
@@ -96,6 +112,7 @@ ROWS = {
         partial(LocalNewton, lr=0.3, damping=1.0),
         "fedpm",
         lambda d, width: d + triangle(width) + 1,
+        stackable="any",
     ),
 }
 
@@ -200,6 +217,18 @@ def test_dtype_and_device_are_kept(name, dtype):
     if not ROWS[name].glm:  # the Hessian methods compute and send float64 whatever theta is
         assert all(t.dtype == dtype for u in run.updates for t in u.params.values())
     assert all(not t.requires_grad for t in run.theta.values())
+
+
+@every_method
+def test_stacked_clients_send_what_they_send_alone(name):
+    row = ROWS[name]
+    assert row.make().stackable == row.stackable
+    if row.stackable == "no":
+        return
+    torch.manual_seed(0)
+    net, clients = nn.Linear(D, 3), clients_of(shape=(D,))
+    alone, together = (Side(row.make(), net, e, clients).step() for e in (Sequential(), Vectorized(4, row.stackable)))
+    assert all(same_update(update, together[client]) for client, update in alone.items())
 
 
 @every_method

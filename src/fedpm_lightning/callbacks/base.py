@@ -11,7 +11,8 @@ from fedpm_lightning.types import ClientData, ClientUpdate, Cohort, Params
 class FederatedCallback(Callback):
     """Base class for compression, clipping, noise, dropouts, counting, diagnostics.
 
-    Within a round the hooks fire in the order in which they stand here.
+    Within a round the hooks fire in the order in which they stand here. Clients that train at once all start before
+    the first of them ends.
     """
 
     def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:

@@ -39,6 +39,7 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "device": device_name(trainer),
         "ranks": trainer.world_size,
         "threads": torch.get_num_threads(),
+        "executor": executor_name(module),
     }
 
 
@@ -92,6 +93,12 @@ def device_name(trainer: Trainer) -> str:
     """Name the device that trains, with the model of a GPU."""
     device = trainer.strategy.root_device
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def executor_name(module: LightningModule) -> str | None:
+    """Say how the cohort trains (one client after another, or so many at once): it decides last bits."""
+    executor = getattr(module, "executor", None)
+    return None if executor is None else str(executor)
 
 
 def find_key(config: Mapping[str, Any], key: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -61,6 +62,11 @@ class Client:
         """Run the local loop from where the scratch network stands, for the configured work."""
         batches = self.data.batches(self.broadcast.round, self.work)
         return local_loop(self.model, batches, optimizer, transform)
+
+    def each(self, result: LocalResult, number: Callable[[LocalResult], float]) -> Callable[[Tensor], Tensor]:
+        """Return a product with a number that a client's own result decides: its K_i, where clients are stacked."""
+        own = number(result)
+        return lambda tensor: tensor * own
 
     def full_gradient(self) -> tuple[Params, float]:
         """Return (g_i, f_i) over the whole local set at the scratch network's parameters, without augmentation.

@@ -10,8 +10,8 @@ import torch
 from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.ragged import Observed
 from fedpm_lightning.types import Batch, Params
 
 GradientTransform: TypeAlias = Callable[[Params], None]
@@ -26,7 +26,7 @@ class UsesCurvature(Protocol):
         """Return the layers whose inputs the NEXT step must observe."""
         ...
 
-    def observe(self, rows: Mapping[str, Rows]) -> None:
+    def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take the observed inputs of one batch."""
         ...
 

@@ -7,7 +7,7 @@ LightningModule's attributes, where it would enter the state dict, `parameters()
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -17,8 +17,9 @@ from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivat
 from fedpm_lightning.client.memory_format import channels_last_pays, to_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
+from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.curvature.ragged import Observed
 from fedpm_lightning.types import Batch, Params, clone_params
 
 
@@ -72,7 +73,7 @@ class LocalModel:
         for p in self.params.values():
             p.grad = None
 
-    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, dict[str, Rows]]:
+    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, Mapping[str, Observed]]:
         """Put the gradient of the loss on `batch` into `.grad`; return the loss and the inputs of `observe`.
 
         Returns:
@@ -80,7 +81,7 @@ class LocalModel:
         """
         inputs, targets = batch
         self.zero_grad()
-        with _fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
+        with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
             loss = self.objective(self.net(self.laid_out(inputs)), targets, self.params)
         with no_autocast(inputs.device):
             loss.backward()
@@ -115,7 +116,8 @@ def no_autocast(device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
-def _fresh_autocast(device: torch.device) -> AbstractContextManager[object]:
+def fresh_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which autocast, where it is on, keeps no low-precision copies of weights."""
     # A whole round runs inside ONE autocast region of Lightning's. Its cache of low-precision weights is only cleared
     # when that region ends, so without this every local step after the first would see the weights of the first.
     kind = device.type

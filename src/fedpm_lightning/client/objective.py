@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.losses import ClassificationLoss
+from fedpm_lightning.losses import ClassificationLoss, PerSample
 from fedpm_lightning.types import Params
 
 
@@ -33,3 +33,20 @@ class Objective:
         if self.l2:
             loss = loss + self.l2 / 2 * torch.stack([p.square().sum() for p in params.values()]).sum()
         return loss
+
+    def per_client(self, logits: Tensor, targets: Tensor, weights: Tensor, params: Params) -> Tensor:
+        """Return the objectives of stacked clients, [C].
+
+        Args:
+            logits: [C, B, ...].
+            targets: [C, B, ...].
+            weights: Of each sample in its client's mean, [C, B]: 1/B_i, or 0 where it is only there to fill up.
+            params: The leaves [C, ...] that produced `logits`.
+        """
+        if not isinstance(self.loss, PerSample):
+            raise TypeError(f"{type(self.loss).__name__} has no per_sample(logits, targets)")
+        losses = self.loss.per_sample(logits.flatten(0, 1), targets.flatten(0, 1)).view(weights.shape)
+        means = (losses * weights).sum(1)
+        if self.l2:
+            means = means + self.l2 / 2 * torch.stack([p.square().flatten(1).sum(1) for p in params.values()]).sum(0)
+        return means

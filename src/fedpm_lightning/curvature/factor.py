@@ -12,7 +12,9 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -53,6 +55,13 @@ class WeightedRows:
             oldest = self._sizes.pop(0)
             self._rows, self._gram = self._rows[..., oldest:, :], self._gram[..., oldest:, oldest:]
 
+    def pick(self, clients: list[int]) -> WeightedRows:
+        """Return some clients of a stack."""
+        picked = copy.copy(self)
+        picked._rows, picked._gram = self._rows[clients], self._gram[clients]
+        picked._sizes = list(self._sizes)
+        return picked
+
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Return diag(sqrt(w)) X and its Gram matrix: the X and K of `LowRankPreconditioner`."""
         decays = [self._ema**age for age in reversed(range(len(self._sizes)))]
@@ -83,14 +92,24 @@ class RunningFactor:
             raise ValueError(f"max_rows must be at least 1 or null, got {max_rows}; null keeps what all batches tell")
         self.layer, self.ema, self.max_rows = layer, ema, max_rows
         self.spatial: Spatial = spatial
+        self.settled = False
+        """Whether A rests (or, with ema > 0, has rested) on at least d rows. Below that, a new batch's gradient lies in
+        directions that an older A does not hold: P^-1 would scale them by 1/delta, far beyond what their curvature
+        allows."""
+        self.batches = 0  # observed
+        self._changed, self._urgent = False, False  # since the last P; while not settled
         self._total = 0.0  # sum_s ema^(t-s)
         self._support = 0.0  # sum_s ema^(t-s) R_s
         self._d = 0
         self._state: Tensor | WeightedRows | None = None  # A, or the rows it is made of
 
     @torch.no_grad()
-    def observe(self, rows: Rows) -> None:
-        """Add one batch."""
+    def observe(self, rows: Rows, due: bool = True) -> None:
+        """Add one batch; a settled factor only where it is due."""
+        if self.settled and not due:
+            return
+        self._changed, self._urgent = True, not self.settled
+        self.batches += 1
         past = self.ema * self._total
         self._total = past + 1.0
         self._support = self.ema * self._support + rows.R
@@ -106,15 +125,8 @@ class RunningFactor:
                 if self._windowed():
                     self._state.make_room(rows.R, self.max_rows or 0)
                 self._state.append(rows.scaled(self.spatial))
-
-    @property
-    def settled(self) -> bool:
-        """Whether A rests on at least d rows, so that the directions of new batches are in it already.
-
-        Below that, a batch's gradient lies in directions that an older A does not hold: P^-1 would scale them by
-        1/delta, far beyond what their curvature allows.
-        """
-        return isinstance(self._state, Tensor) and self._support >= self._d
+        enough = isinstance(self._state, Tensor) and self._support >= self._d
+        self.settled = enough or (self.settled and self.ema > 0)
 
     def _windowed(self) -> bool:
         """Whether this layer is so wide that only its last rows are kept."""
@@ -131,6 +143,36 @@ class RunningFactor:
             return A
         old = self._state if isinstance(self._state, Tensor) else gram(self._state.scaled()[0])
         return torch.lerp(old, A, share)
+
+    @property
+    def settled_for_good(self) -> bool:
+        """Whether A is dense, rests on enough rows, and will, however few come next."""
+        return self.settled and self.ema > 0
+
+    def pick(self, clients: list[int]) -> RunningFactor:
+        """Return the factor of some clients of a stack."""
+        picked = copy.copy(self)
+        if self._state is not None:
+            picked._state = self._state[clients] if isinstance(self._state, Tensor) else self._state.pick(clients)
+        return picked
+
+    def joined(self, factors: Sequence[RunningFactor]) -> RunningFactor:
+        """Return settled factors that have seen as many batches, one behind the other along the client axis."""
+        whole = copy.copy(self)
+        whole._changed = any(f._changed for f in factors)
+        whole._state = torch.cat([f._state for f in factors if isinstance(f._state, Tensor)])
+        return whole
+
+    def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
+        """Return P factorised anew where A has changed and P is due (or A is not settled), else P as it is."""
+        if P is not None and not self.is_due(due):
+            return P
+        self._changed = self._urgent = False
+        return self.preconditioner(delta, mode).factorise()
+
+    def is_due(self, due: bool) -> bool:
+        """Whether a new P would differ and is wanted."""
+        return self._urgent or (due and self._changed)
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed, not factorised.

@@ -90,30 +90,31 @@ register_pytree_node(
 )
 
 
-def observe_rows(x: Tensor, layer: Layer) -> Rows:
-    """Return the `Rows` of one input of `layer`: detached, float32 or wider, reduced when they are many."""
+def observe_rows(x: Tensor, layer: Layer, reduce: bool = True) -> Rows:
+    """Return the `Rows` of one input of `layer`: detached, float32 or wider; many are reduced, unless told not to."""
     with torch.no_grad(), full_precision(x.device):
         x, patches = x.detach(), layer.patches
         if patches is not None and x.dim() == 4:
             x = x[: layer.images]  # a shuffled batch: its first images are a random sample
         if patches is not None and patches.kernel[0] > 1 and patches.stride[0] == 1:
             positions = num_positions(x, patches)
-            if layer.d / 2 <= positions:
+            if reduce and layer.d / 2 <= positions:
                 products = patch_gram(widen(x), patches, layer.groups, layer.bias is not None)
                 return Rows(products, positions, num_samples(x, layer), True)
         X = input_rows(x, layer)
         R, B = X.shape[-2], num_samples(x, layer)
-        many = layer.d / 2 <= R
+        many = reduce and layer.d / 2 <= R
         return Rows(gram(X) if many else X, R, B, many)
 
 
 @contextmanager
-def collect_input_rows(net: nn.Module, layers: Sequence[Layer]) -> Generator[dict[str, Rows]]:
+def collect_input_rows(net: nn.Module, layers: Sequence[Layer], reduce: bool = True) -> Generator[dict[str, Rows]]:
     """Collect the input rows of `layers` from every forward pass of `net` inside the block.
 
     Args:
         net: The network, called directly or through `torch.func.functional_call`.
         layers: What `find_layers(net)` returned, or some of it; none is fine and costs nothing.
+        reduce: Whether many rows are summed at the hook; not where some of them do not count.
 
     Yields:
         Layer name -> `Rows`. Layers that do not run are absent; one that runs several times has all its rows.
@@ -123,18 +124,20 @@ def collect_input_rows(net: nn.Module, layers: Sequence[Layer]) -> Generator[dic
     try:
         for layer in layers:
             module = net.get_submodule(layer.name)
-            handles.append(module.register_forward_pre_hook(_collector(X, layer), with_kwargs=True))
+            handles.append(module.register_forward_pre_hook(_collector(X, layer, reduce), with_kwargs=True))
         yield X
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _collector(X: dict[str, Rows], layer: Layer) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
+def _collector(
+    X: dict[str, Rows], layer: Layer, reduce: bool
+) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
     """Return the hook that adds one input of `layer` to X."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = observe_rows(args[0] if args else kwargs["input"], layer)
+        rows = observe_rows(args[0] if args else kwargs["input"], layer, reduce)
         X[layer.name] = X[layer.name].joined(rows) if layer.name in X else rows
 
     return hook

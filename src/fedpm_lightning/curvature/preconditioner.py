@@ -89,8 +89,8 @@ class Preconditioner(ABC):
         """Return P on `device`, not factorised."""
         return type(self)(self.layer, self.factor.to(device), self.delta.to(device))
 
-    def __getitem__(self, client: int) -> Self:
-        """Return one client's P out of a stack."""
+    def __getitem__(self, client: int | slice) -> Preconditioner:
+        """Return one client's P out of a stack, or of a slice of clients."""
         return type(self)(self.layer, self.factor[client], self.delta[client])
 
     def __repr__(self) -> str:

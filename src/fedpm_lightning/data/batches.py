@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from fedpm_lightning.data.augment import Augment, Normalise
+from fedpm_lightning.data.augment import Augment, Draws, Normalise
 from fedpm_lightning.data.partition import Partition
+from fedpm_lightning.data.stacked_batches import Plan, gathers, plan
 from fedpm_lightning.rng import permutation, torch_generator
-from fedpm_lightning.types import Batch, LocalWork
+from fedpm_lightning.types import Batch, ClientData, LocalWork, StackedBatch
 
 
 def batch_bounds(n: int, batch_size: int | None, drop_last: bool) -> list[tuple[int, int]]:
@@ -83,6 +85,14 @@ class Pool:
             return x
         return self.partition.shift(x, client, self.num_clients, generator)
 
+    def gathered(self, plans: Sequence[Plan]) -> Iterator[StackedBatch]:
+        """Yield the stacked batches of clients whose inputs are not shifted."""
+        for step in gathers(plans):
+            x = self.x[step.rows]
+            if self.augment is not None and step.draws is not None:
+                x = self.augment(x.flatten(0, 1), step.draws).view(x.shape)
+            yield StackedBatch(x if self.normalise is None else self.normalise(x), self.y[step.rows], step.sizes)
+
 
 @dataclass(frozen=True)
 class ResidentClient:
@@ -105,11 +115,14 @@ class ResidentClient:
 
     def steps(self, work: LocalWork) -> int:
         """Return K_i, the number of batches that `batches` yields for this amount of work."""
-        per_epoch = len(self._bounds())
+        per_epoch = len(self.bounds)
         return per_epoch * work.epochs if work.epochs is not None else min(per_epoch, 1) * (work.steps or 0)
 
-    def _bounds(self) -> list[tuple[int, int]]:
-        return batch_bounds(self.num_samples, self.pool.settings.batch_size, self.pool.settings.drop_last)
+    @cached_property
+    def bounds(self) -> tuple[tuple[int, int], ...]:
+        """[start, end) of an epoch's batches."""
+        settings = self.pool.settings
+        return tuple(batch_bounds(self.num_samples, settings.batch_size, settings.drop_last))
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         """Yield the training batches of one round, in a fresh order each local epoch.
@@ -128,15 +141,43 @@ class ResidentClient:
 
     def _epoch(self, generator: torch.Generator, shift: torch.Generator) -> Iterator[Batch]:
         """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
-        pool, device = self.pool, self.pool.x.device
-        order = self.rows[permutation(self.num_samples, generator).to(device)]
-        draws = None if pool.augment is None else pool.augment.draw(self.num_samples, generator, device)
-        for start, end in self._bounds():
+        pool = self.pool
+        order, draws = self._draw(generator)
+        for start, end in self.bounds:
             rows = order[start:end]
             x = pool.x[rows]
             if pool.augment is not None and draws is not None:
                 x = pool.augment(x, draws[start:end])
             yield pool.prepared(x, self.client, shift), pool.y[rows]
+
+    def _draw(self, generator: torch.Generator) -> tuple[Tensor, Draws | None]:
+        """Draw an epoch: its rows of the pool in order, and the numbers of its augmentation."""
+        pool, device = self.pool, self.pool.x.device
+        order = self.rows[permutation(self.num_samples, generator).to(device)]
+        return order, None if pool.augment is None else pool.augment.draw(self.num_samples, generator, device)
+
+    def stacked(self, clients: Sequence[ClientData], round: int, work: LocalWork) -> Iterator[StackedBatch] | None:
+        """Yield the batches of several clients of this pool, in order of falling steps, each step in one gather.
+
+        Returns:
+            The same batches as those of `batches`; None where a client is no view of this pool, or inputs are shifted.
+        """
+        mine = [c for c in clients if isinstance(c, ResidentClient) and c.pool is self.pool]
+        if len(mine) < len(clients) or self.pool.partition.shifts_inputs:
+            return None
+        return self.pool.gathered([c.plan(round, work, max(c.widest for c in mine)) for c in mine])
+
+    @property
+    def widest(self) -> int:
+        """Samples of the largest batch."""
+        return max((end - start for start, end in self.bounds), default=0)
+
+    def plan(self, round: int, work: LocalWork, width: int) -> Plan:
+        """Draw a whole round, laid out in batches of `width`."""
+        generator = torch_generator(self.pool.settings.seed, "batches", round, self.client)
+        steps = self.steps(work)
+        epochs = [self._draw(generator) for _ in range(-(-steps // len(self.bounds)))]
+        return plan(epochs, self.bounds, steps, width)
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Yield the whole local set in order, not augmented, in chunks (None: the evaluation batch size).

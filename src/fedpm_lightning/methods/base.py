@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from torch import nn
 
 from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
 from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params, ServerState
 
@@ -29,11 +30,20 @@ class Method(ABC):
     uploads: ClassVar[Literal["parameters", "direction"]] = "parameters"
     """What `ClientUpdate.params` holds: trained parameters theta_i, or a gradient or step."""
 
+    stackable: Stackable = "no"
+    """Which clients `client_update` can train at once, with tensors [C, ...] in place of one client's (see
+    client/stacked_client.py). A class that overrides `client_update` must say it anew."""
+
     needs_preparation: bool = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""
 
     num_clients: int = 0
     """N, all clients of the experiment and not the cohort; the frame sets it before `setup`."""
+
+    def __init_subclass__(cls) -> None:
+        # Inherited, it would be a promise about code that did not exist yet.
+        if "client_update" in vars(cls) and "stackable" not in vars(cls):
+            cls.stackable = "no"
 
     def setup(self, net: nn.Module) -> list[str]:
         """Look at the network once, before round 0; return lines to print (which rule each parameter gets)."""

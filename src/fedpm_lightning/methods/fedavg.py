@@ -29,6 +29,8 @@ class FedAvg(Method):
         ValueError: If a value is outside its range.
     """
 
+    stackable = "any"
+
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self.lr = positive("lr", lr)
         self.momentum = fraction("momentum", momentum)

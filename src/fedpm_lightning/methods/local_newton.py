@@ -18,6 +18,7 @@ from torch import nn
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
 from fedpm_lightning.curvature.hessian import check_size
@@ -92,6 +93,10 @@ class LocalNewton(Method):
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
         self.line_search = line_search
+        # A client that has left keeps its last P; a P that is renewed without an observation cannot know that it has.
+        known = (FOOF_EVERY if inv_every is None else inv_every) % max(cov_every, 1) == 0
+        together: Stackable = "any" if known else "alike"
+        self.stackable = together if preconditioner == "foof" else "no"
         self.layers: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:

@@ -46,6 +46,7 @@ class SCAFFOLD(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    stackable = "any"
     stateful = True
     weightings = ("uniform",)
 
@@ -66,9 +67,9 @@ class SCAFFOLD(FedAvg):
         c = to_device(client.broadcast.extra[CONTROL], client.model.device)
         c_i = to_device(client.state[CONTROL], client.model.device)
         result = client.train(self.optimizer(client), corrected({name: c[name] - c_i[name] for name in c}))
-        scale = 1 / (self.lr * client.lr_factor * effective_steps(result.num_steps, self.momentum))
-        y = client.model.params
-        dc = {name: (theta - y[name].detach()) * scale - c[name] for name, theta in client.theta.items()}
+        eta, y = self.lr * client.lr_factor, client.model.params
+        per_step = client.each(result, lambda own: 1 / (eta * effective_steps(own.num_steps, self.momentum)))
+        dc = {name: per_step(theta - y[name].detach()) - c[name] for name, theta in client.theta.items()}
         client.state[CONTROL] = {name: c_i[name] + dc[name] for name in dc}
         return client.upload(result, {CHANGE: dc})
 

@@ -34,10 +34,10 @@ from torch import Tensor
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
 from fedpm_lightning.types import Params
 
 
@@ -101,9 +101,10 @@ class FOOF(torch.optim.Optimizer):
         self.damping_mode: DampingMode = damping_mode
         self.cov_every, self.inv_every = cov_every, inv_every
         self.steps_taken = 0
-        self._factors = {layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers}
+        self._factors: dict[str, RunningFactor | RaggedFactor] = {
+            layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers
+        }
         self._P: dict[str, Preconditioner] = {}
-        self._stale: set[str] = set()  # layers whose A has changed since their P was factorised
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
@@ -113,14 +114,23 @@ class FOOF(torch.optim.Optimizer):
             return self.layers
         return [layer for layer in self.layers if not self._factors[layer.name].settled]
 
-    def observe(self, rows: Mapping[str, Rows]) -> None:
+    def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
+        due = self.steps_taken % self.cov_every == 0
         for name, observed in rows.items():
-            self._stale.add(name)
-            if not self._factors[name].settled:
-                self._P.pop(name, None)
-            self._factors[name].observe(observed)
+            if isinstance(observed, RaggedRows):
+                self._ragged_factor(name).observe(observed, due)
+            else:
+                cast(RunningFactor, self._factors[name]).observe(observed, due)
         self._awaiting = False
+
+    def _ragged_factor(self, name: str) -> RaggedFactor:
+        """Return a factor for clients that come apart; from the first uneven batch on there is no other."""
+        factor = self._factors[name]
+        if isinstance(factor, RunningFactor):
+            factor = RaggedFactor(factor, len(next(iter(self.leaves.values()))))
+            self._factors[name] = factor
+        return factor
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -157,22 +167,15 @@ class FOOF(torch.optim.Optimizer):
         return gradients
 
     def _preconditioned(self, gradients: Params) -> Params:
-        """Return G P^-1 of the layers that have a gradient, by parameter name."""
+        """Return G P^-1 of the layers that have a gradient, by parameter name; P anew where it is due."""
         steps: Params = {}
+        due = self.steps_taken % self.inv_every == 0
         for layer in self.layers:
             if layer.weight in gradients:
-                P = self._preconditioner(layer.name)
+                P = self._factors[layer.name].renewed(self._P.get(layer.name), due, self.damping, self.damping_mode)
+                self._P[layer.name] = P
                 steps.update(layer.unpack(P.solve(layer.matrix(gradients)), self.leaves))
         return steps
-
-    def _preconditioner(self, name: str) -> Preconditioner:
-        """Return a layer's P for this step, factorised anew when it is due and A has changed."""
-        due = self.steps_taken % self.inv_every == 0 and name in self._stale
-        if due or name not in self._P:
-            P = self._factors[name].preconditioner(self.damping, self.damping_mode)
-            self._P[name] = P.factorise()
-            self._stale.discard(name)
-        return self._P[name]
 
     def _apply(self, steps: Params) -> None:
         """Apply momentum and lr, elementwise."""

@@ -1,0 +1,71 @@
+"""Which executor a run gets: the one asked for where it can work, and under `auto` the faster one.
+
+Stacking saves the fixed cost of calling small operations C times; the arithmetic stays. On a CPU it therefore pays for
+small networks only, and loses with convolutions, which become grouped ones. Measured on one core of a Xeon, see
+benchmarks/results: the crossover lies near `SMALL` parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+
+from fedpm_lightning.client.executor import Sequential, Stackable, Vectorized
+from fedpm_lightning.client.local_round import LocalRound
+from fedpm_lightning.client.stack_check import has_convolutions, why_not_stacked
+from fedpm_lightning.types import ClientData
+
+ExecutorName: TypeAlias = Literal["auto", "sequential", "vectorized"]
+
+SMALL = {"cpu": 100_000, "cuda": 5_000_000}
+"""Trainable parameters up to which stacking pays, by kind of device."""
+
+CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**31}
+"""Bytes of stacked leaves, their gradients, and what is uploaded, that a chunk chosen by us may take."""
+
+LARGEST_CHUNK = 256
+"""Clients in a chunk chosen by us: beyond it nothing is saved any more."""
+
+
+def choose(
+    name: ExecutorName,
+    clients_per_chunk: int | None,
+    local: LocalRound,
+    stackable: Stackable,
+    data: ClientData,
+) -> tuple[Sequential, str | None]:
+    """Return the executor, and a line to print where it is not the one asked for.
+
+    Args:
+        name: What was asked for.
+        clients_per_chunk: Clients at once; None: as many as `CHUNK_BYTES` allows.
+        local: A round at theta.
+        stackable: What the method declares.
+        data: A client for a trial, best one with many samples.
+    """
+    if name == "sequential" or not data.num_samples or (name == "auto" and not pays(local)):
+        return Sequential(), None
+    reason = why_not_stacked(local, stackable, data)
+    if reason is not None:
+        return Sequential(), f"executor: sequential, since {reason}" if name == "vectorized" else None
+    return Vectorized(clients_per_chunk or chunk_size(local), stackable), None
+
+
+def pays(local: LocalRound) -> bool:
+    """Whether stacking clients is faster than training them one after another."""
+    kind = local.model.device.type
+    if kind == "cpu" and has_convolutions(local.model.net):
+        return False
+    return _numel(local) <= SMALL.get(kind, SMALL["cuda"])
+
+
+def chunk_size(local: LocalRound) -> int:
+    """Return how many clients fit into a chunk."""
+    kind, widest = local.model.device.type, max(p.element_size() for p in local.model.params.values())
+    room = CHUNK_BYTES.get(kind, CHUNK_BYTES["cuda"]) // (4 * widest * _numel(local))
+    return max(1, min(room, LARGEST_CHUNK))
+
+
+def _numel(local: LocalRound) -> int:
+    return sum(torch.numel(p) for p in local.model.params.values())

@@ -1,0 +1,123 @@
+"""One round at the clients' side: what they all share, a client's turn, and what becomes of one that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol, TypeAlias
+
+from fedpm_lightning.client.client import BufferPolicy, Client
+from fedpm_lightning.client.faults import NUMERICAL, check_finite, client_error
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.store import ClientStore
+from fedpm_lightning.rng import seeded
+from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, LocalWork, Params
+
+Answer: TypeAlias = tuple[ClientUpdate, ClientState]
+"""What a client sends, and the state that it keeps if that arrives."""
+
+OnBadClient: TypeAlias = Literal["error", "drop"]
+
+
+class ClientVerbs(Protocol):
+    """What the clients' side needs of a method."""
+
+    stateful: ClassVar[bool]
+
+    def init_client(self, client: Client) -> ClientState:
+        """Return a client's state before its first round."""
+        ...
+
+    def prepare(self, client: Client) -> Params:
+        """Return the first pass's message."""
+        ...
+
+    def client_update(self, client: Client) -> ClientUpdate:
+        """Train on one client."""
+        ...
+
+
+@dataclass(frozen=True)
+class LocalRound:
+    """What the clients of a round share.
+
+    Attributes:
+        broadcast: What the server sent.
+        method: The method.
+        model: The scratch network in which clients train one after another.
+        work: How much each trains.
+        store: The clients' states.
+        buffer_policy: What happens to batch-norm statistics.
+        on_bad_client: What a client with NaN, Inf or a failed factorisation does: stop the run, or drop out.
+        seed: The experiment's seed.
+        emit: Calls a hook on every callback.
+        say: Prints a line.
+    """
+
+    broadcast: Broadcast
+    method: ClientVerbs
+    model: LocalModel
+    work: LocalWork
+    store: ClientStore
+    buffer_policy: BufferPolicy
+    on_bad_client: OnBadClient
+    seed: int
+    emit: Callable[..., None]
+    say: Callable[[str], None]
+
+    def client(self, data: ClientData) -> Client:
+        """Return a client with its state, the scratch network at theta."""
+        client = self.waiting(data)
+        client.start()
+        return client
+
+    def waiting(self, data: ClientData) -> Client:
+        """Return a client with its state, the scratch network as it is."""
+        client = Client(data, self.broadcast, self.model, self.work, {}, self.buffer_policy)
+        client.state = self.store.get(data.client, lambda: self._first_state(client))
+        return client
+
+    def _first_state(self, client: Client) -> ClientState:
+        """Return what the method keeps for a client before its first round; it may look at the network at theta."""
+        if not self.method.stateful:
+            return {}
+        client.start()
+        return self.method.init_client(client)
+
+    def train(self, data: ClientData) -> Answer | None:
+        """Train one client; return None if it was dropped as bad."""
+
+        def trained() -> Answer:
+            client = self.client(data)
+            update = self.method.client_update(client)
+            self.emit("on_client_end", update)
+            return update, client.state
+
+        return self.attempt(data, trained)
+
+    def prepare(self, data: ClientData) -> Answer | None:
+        """Run one client's first pass; return None if it was dropped as bad."""
+
+        def prepared() -> Answer:
+            client = self.client(data)
+            return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), client.state
+
+        return self.attempt(data, prepared)
+
+    def attempt(self, data: ClientData, answer: Callable[[], Answer]) -> Answer | None:
+        """Return a client's answer, worked out under its own random numbers; None if it was dropped as bad.
+
+        Raises:
+            BadClientError: Naming round, client and cause.
+        """
+        round = self.broadcast.round
+        try:
+            with seeded(self.seed, "client", round, data.client, [self.model.device]):
+                update, state = answer()
+            check_finite(update)
+        except Exception as cause:
+            if self.on_bad_client == "error" or not isinstance(cause, NUMERICAL):
+                raise client_error(round, data.client, cause) from cause
+            self.say(f"dropped: round {round + 1}, client {data.client}: {cause}")
+            return None
+        return update, state

@@ -1,0 +1,242 @@
+"""Factors of stacked clients whose batches differ in size, or which are through before the others.
+
+One client's factor has a form (few rows, or dense) that depends on how many rows it has seen, and the form decides what
+is sent. So that a stacked client sends what it would send alone, clients are kept in groups of one form, each with a
+plain `RunningFactor` over its part of the stack. Those that have become dense are one group from then on: a batch of
+unequal sizes is then masked,
+
+    A_c = (1/n) sum_r (s_r x_r)(s_r x_r)^T,   s_r = sqrt(n/n_c), or 0 for a row that only fills up.
+
+Clients that have left keep the A and the P they left with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from fedpm_lightning.curvature.damping import DampingMode
+from fedpm_lightning.curvature.factor import RunningFactor
+from fedpm_lightning.curvature.hooks import Rows
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """The rows of the first m clients of a stack, real ones first.
+
+    Attributes:
+        rows: Values [m, *, R, d], or their sums where all batches are of one size.
+        sizes: Samples that count, of each client.
+        batch: Samples that the widest client has: R and B of `rows` belong to it.
+    """
+
+    rows: Rows
+    sizes: list[int]
+    batch: int
+
+    def of(self, clients: Sequence[int]) -> Rows:
+        """Return the rows of some clients: cut to their number where it is one, else masked and scaled."""
+        values = self.rows.values
+        if list(clients) != list(range(len(values))):
+            values = values[torch.tensor(clients, device=values.device)]
+        sizes = [self.sizes[c] for c in clients]
+        if min(sizes) == max(sizes):
+            R, B = (n * sizes[0] // self.batch for n in (self.rows.R, self.rows.B))
+            return Rows(values if self.rows.reduced else values[..., :R, :], R, B, self.rows.reduced)
+        share = torch.tensor(sizes, dtype=values.dtype, device=values.device) / self.batch
+        share = share.view(-1, *[1] * (values.dim() - 1))
+        row = torch.arange(self.rows.R, device=values.device).view(-1, 1)
+        return replace(self.rows, values=torch.where(row < share * self.rows.R - 0.5, values / share.sqrt(), 0.0))
+
+
+Observed: TypeAlias = Rows | RaggedRows
+"""What an optimizer is given of one layer's inputs."""
+
+
+@dataclass
+class Group:
+    """Clients of one form; those who have left are not observed any more."""
+
+    clients: list[int]
+    factor: RunningFactor
+    left: bool = False
+
+    def part(self, clients: list[int], left: bool = False) -> Group:
+        """Return some of its clients as a group of their own."""
+        if len(clients) == len(self.clients):
+            return Group(clients, self.factor, left)
+        return Group(clients, self.factor.pick([self.clients.index(c) for c in clients]), left)
+
+
+class RaggedFactor:
+    """The running A of one layer of stacked clients, with the interface of `RunningFactor`.
+
+    Args:
+        factor: What has been observed while all batches were of one size.
+        clients: C.
+    """
+
+    def __init__(self, factor: RunningFactor, clients: int) -> None:
+        self.layer = factor.layer
+        self._groups = [Group(list(range(clients)), factor)]
+
+    @property
+    def settled(self) -> bool:
+        """Whether the factors of all clients that still train are settled."""
+        return all(group.factor.settled for group in self._groups if not group.left)
+
+    def observe(self, rows: RaggedRows, due: bool = True) -> None:
+        """Add one batch of the clients that still train; to settled factors only where it is due."""
+        m = len(rows.sizes)
+        left, training = [g for g in self._groups if g.left], [g for g in self._groups if not g.left]
+        groups: list[Group] = []
+        for group in training:
+            gone = [c for c in group.clients if c >= m]
+            left += [group.part(gone, left=True)] if gone else []
+            for clients in _of_one_form([c for c in group.clients if c < m], group.factor, rows):
+                groups.append(group.part(clients))
+        for group in groups:
+            group.factor.observe(rows.of(group.clients), due)
+        self._groups = _settled_together(groups) + left
+
+    def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
+        """Return the P of all clients, factorised anew where `RunningFactor.renewed` would, else as it is in P."""
+        parts: list[Part] = []
+        for group in self._groups:
+            if P is not None and (group.left or not group.factor.is_due(due)):
+                parts += kept(P, group)
+            else:
+                parts.append(Part(group.clients, group.factor.renewed(None, due, delta, mode), group.left))
+        return RaggedPreconditioner(self.layer, parts)
+
+    def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
+        """Return P = A + delta I of all clients, not factorised."""
+        parts = [Part(group.clients, group.factor.preconditioner(delta, mode), group.left) for group in self._groups]
+        return RaggedPreconditioner(self.layer, parts)
+
+
+def _of_one_form(clients: list[int], factor: RunningFactor, rows: RaggedRows) -> list[list[int]]:
+    """Split clients whose factors would come apart: by size, unless they are settled for good."""
+    if factor.settled_for_good:
+        return [clients] if clients else []
+    sizes = sorted({rows.sizes[c] for c in clients})
+    return [[c for c in clients if rows.sizes[c] == size] for size in sizes]
+
+
+def _settled_together(groups: list[Group]) -> list[Group]:
+    """Join the groups that are settled for good and have seen as many batches: their means have the same weights."""
+    alike: dict[int, list[Group]] = {}
+    for group in groups:
+        if group.factor.settled_for_good:
+            alike.setdefault(group.factor.batches, []).append(group)
+    joined = [_joined(parts) if len(parts) > 1 else parts[0] for parts in alike.values()]
+    return [*joined, *(group for group in groups if not group.factor.settled_for_good)]
+
+
+def _joined(groups: list[Group]) -> Group:
+    clients = [c for group in groups for c in group.clients]
+    return Group(clients, groups[0].factor.joined([group.factor for group in groups]))
+
+
+@dataclass
+class Part:
+    """The P of some clients; those who have left need no solve."""
+
+    clients: list[int]
+    P: Preconditioner
+    left: bool = False
+
+
+def kept(P: Preconditioner, group: Group) -> list[Part]:
+    """Return a group's part of an earlier P, with its factorisation where that was of the same clients."""
+    for part in P.parts if isinstance(P, RaggedPreconditioner) else []:
+        if part.clients == group.clients:
+            return [Part(group.clients, part.P, group.left)]
+    return [Part([client], P[client : client + 1], group.left) for client in group.clients]
+
+
+class RaggedPreconditioner(Preconditioner):
+    """The P_c of stacked clients in several forms.
+
+    Args:
+        layer: The layer's name, for messages.
+        parts: Every client of the stack is in one of them.
+    """
+
+    def __init__(self, layer: str, parts: list[Part]) -> None:
+        super().__init__(layer, parts[0].P.factor, parts[0].P.delta)
+        self.parts = parts
+
+    @property
+    @override
+    def scale(self) -> Tensor:
+        return self._gathered([part.P.scale for part in self.parts])
+
+    @property
+    @override
+    def wire_bytes(self) -> int:
+        return sum(part.P.wire_bytes for part in self.parts)
+
+    @override
+    def factorise(self) -> Self:
+        for part in self.parts:
+            if not part.left:
+                part.P.factorise()
+        return self
+
+    @override
+    def solve(self, G: Tensor) -> Tensor:
+        """Return G P^-1, and zeros for the clients that have left."""
+        if len(self.parts) == 1 and self.parts[0].clients == list(range(len(G))):
+            return self.parts[0].P.solve(G)
+        steps = torch.zeros_like(G)
+        for part in self.parts:
+            if not part.left:
+                steps[part.clients] = part.P.solve(G[part.clients]).to(G.dtype)
+        return steps
+
+    @override
+    def rmatmul(self, V: Tensor) -> Tensor:
+        return self._gathered([part.P.rmatmul(V[part.clients]) for part in self.parts])
+
+    @override
+    def add_to(self, S: Tensor, weight: float) -> None:
+        for part in self.parts:
+            own = S[part.clients]
+            part.P.add_to(own, weight)
+            S[part.clients] = own
+
+    @override
+    def with_damping(self, delta: float, mode: DampingMode = "absolute") -> Self:
+        return self._each([part.P.with_damping(delta, mode) for part in self.parts])
+
+    @override
+    def message(self) -> Self:
+        return self._each([part.P.message() for part in self.parts])
+
+    @override
+    def to(self, device: torch.device | str) -> Self:
+        return self._each([part.P.to(device) for part in self.parts])
+
+    @override
+    def __getitem__(self, client: int | slice) -> Preconditioner:
+        """Return one client's P; of a slice of one client, with its leading axis."""
+        first = client.start if isinstance(client, slice) else client
+        part = next(part for part in self.parts if first in part.clients)
+        place = part.clients.index(first)
+        return part.P[place : place + 1] if isinstance(client, slice) else part.P[place]
+
+    def _each(self, P: Sequence[Preconditioner]) -> Self:
+        parts = [Part(part.clients, own, part.left) for part, own in zip(self.parts, P, strict=True)]
+        return type(self)(self.layer, parts)
+
+    def _gathered(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Bring what the parts have, [g, *] each, into the order of the stack."""
+        order = torch.tensor([c for part in self.parts for c in part.clients])
+        return torch.cat(list(tensors))[order.argsort().to(tensors[0].device)]

@@ -1,0 +1,206 @@
+"""Stacked clients give what clients one after another give: the same updates, states and bytes, on unequal clients."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from fedpm_lightning.client.executor import Sequential, Vectorized
+from fedpm_lightning.client.stack_check import why_not_stacked
+from fedpm_lightning.data import FeatureShift
+from fedpm_lightning.errors import BadClientError, DivergedClientError
+from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton
+from fedpm_lightning.types import ClientUpdate, LocalWork
+from stacks import RAGGED, Side, clients_of, close, same_update
+
+METHODS = {
+    "FedAvg": partial(FedAvg, 0.1),
+    "FedAvg, momentum and decay": partial(FedAvg, 0.05, momentum=0.9, weight_decay=0.01),
+    "FedProx": partial(FedProx, 0.1, momentum=0.5, mu=0.3),
+    "SCAFFOLD": partial(SCAFFOLD, 0.05, momentum=0.5, weight_decay=0.01),
+    "LocalNewton": partial(LocalNewton, 0.1, damping=1.0, momentum=0.5, weight_decay=0.01),
+    "LocalNewton, cov_every": partial(LocalNewton, 0.1, damping=1.0, cov_every=2),
+    "FedPM": partial(FedPM, 0.1, damping=1.0),
+    "FedPM, last batch": partial(FedPM, 0.1, damping=1.0, ema=0.0, mix_damping=None),
+    "FedPM, inv_every": partial(FedPM, 0.1, damping=1.0, inv_every=3, momentum=0.5),
+    "FedPM, inv_every, ema": partial(FedPM, 0.1, damping=1.0, inv_every=3, mix_factor="ema"),
+    "FedPM, both": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=3, spatial="sum"),
+}
+
+
+def logistic(seed=0):
+    torch.manual_seed(seed)
+    return nn.Linear(6, 3)
+
+
+def mlp(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 40), nn.Tanh(), nn.Linear(40, 3))
+
+
+def cnn(seed=0):
+    torch.manual_seed(seed)
+    norm, convolution = nn.GroupNorm(2, 4), nn.Conv2d(4, 4, 3, groups=2)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), convolution, nn.Flatten(), nn.Linear(64, 3))
+
+
+NETS = {"logistic": (logistic, (6,)), "mlp": (mlp, (6,)), "cnn": (cnn, (1, 8, 8))}
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    """Images become floats of the default type."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def both(method, net="mlp", chunk=100, sizes=RAGGED, rounds=2, batch_size=7, partition=None, **settings):
+    """Run rounds under both executors and compare all that leaves the clients; return the stacked side."""
+    make, shape = NETS[net]
+    clients = clients_of(sizes, shape, batch_size, partition=partition)
+    one = Side(method(), make(), Sequential(), clients, **settings)
+    stacked = Vectorized(chunk, method().stackable)
+    many = Side(method(), make(), stacked, clients, **settings)
+    for _ in range(rounds):
+        alone, together = one.step(), many.step()
+        assert alone.keys() == together.keys() == set(range(len(sizes)))
+        for client, update in alone.items():
+            assert same_update(update, together[client]), (client, sizes[client])
+        assert close(one.store.state_dict(), many.store.state_dict())
+        assert close(one.theta, many.theta)
+    assert not many.said, "a chunk was trained one after another"
+    return many
+
+
+@pytest.mark.parametrize("net", ["logistic", "mlp"])
+@pytest.mark.parametrize("method", METHODS)
+def test_updates_states_and_bytes_are_the_same(method, net):
+    both(METHODS[method], net)
+
+
+@pytest.mark.parametrize("method", ["FedAvg, momentum and decay", "SCAFFOLD", "FedPM", "FedPM, both"])
+def test_also_with_convolutions_group_norm_and_augmented_images(method):
+    both(METHODS[method], "cnn", sizes=(16, 3, 9, 15), rounds=1)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("method", ["FedAvg, momentum and decay", "SCAFFOLD", "FedPM"])
+def test_the_size_of_a_chunk_changes_nothing(method, chunk):
+    both(METHODS[method], chunk=chunk)
+
+
+@pytest.mark.parametrize("work", [LocalWork(epochs=3), LocalWork(steps=1), LocalWork(steps=7)])
+@pytest.mark.parametrize("method", ["FedAvg", "FedPM"])
+def test_any_amount_of_work(method, work):
+    both(METHODS[method], work=work, l2=0.1)
+
+
+def test_equal_clients_are_not_masked():
+    both(METHODS["FedPM"], sizes=(14,) * 4)
+
+
+def test_every_size_of_a_client_beside_every_other():
+    both(METHODS["FedAvg"], sizes=tuple(range(1, 31)), rounds=1)
+    both(METHODS["FedPM"], sizes=tuple(range(1, 31)), rounds=1)
+
+
+def test_full_batches_and_batches_that_cannot_be_gathered_at_once():
+    both(METHODS["FedAvg"], batch_size=None)
+    both(METHODS["FedPM"], "cnn", sizes=(9, 5, 12), partition=FeatureShift())
+
+
+def test_hooks_fire_for_every_client():
+    side = both(METHODS["FedAvg"], rounds=1, chunk=4)
+    for hook in ("on_client_start", "on_client_end"):
+        assert sorted(client for name, client in side.hooks if name == hook) == list(range(len(RAGGED)))
+
+
+def test_states_do_not_keep_the_stack_alive():
+    side = both(METHODS["SCAFFOLD"], rounds=1)
+    for state in side.store.state_dict().values():
+        assert all(t.untyped_storage().nbytes() == t.numel() * t.element_size() for t in state["c"].values())
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "SCAFFOLD", "FedPM"])
+def test_a_bad_client_of_a_chunk_is_named_and_goes_alone(method):
+    clients = clients_of()
+    clients[4].pool.x[clients[4].rows] = float("nan")
+    sides = [Side(METHODS[method](), mlp(), ex, clients, on_bad_client="drop") for ex in (Sequential(), Vectorized(9))]
+    alone, together = (side.step() for side in sides)
+    assert 4 not in together and alone.keys() == together.keys()
+    assert all(same_update(update, together[client]) for client, update in alone.items())
+    assert sides[0].said == sides[1].said and "client 4: " in sides[1].said[0]
+    with pytest.raises((DivergedClientError, BadClientError), match="round 1, client 4: "):
+        Side(METHODS[method](), mlp(), Vectorized(9), clients).step()
+
+
+class CountsSamples(FedAvg):
+    """Promises too much: it reads what only one client has."""
+
+    stackable = "any"
+
+    def client_update(self, client) -> ClientUpdate:
+        return client.upload(client.train(self.optimizer(client)), {"n": torch.tensor(client.data.num_samples)})
+
+
+class NewUpdate(FedAvg):
+    """Says nothing about stacks."""
+
+    def client_update(self, client) -> ClientUpdate:
+        return super().client_update(client)
+
+
+class NoPerSample(nn.Module):
+    def forward(self, outputs, targets):
+        return nn.functional.cross_entropy(outputs, targets)
+
+
+class MixesSamples(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.linear(x - x.mean(0))
+
+
+class Noisy(MixesSamples):
+    def forward(self, x):
+        return self.linear(nn.functional.dropout(x))
+
+
+@pytest.mark.parametrize(
+    ("method", "net", "loss", "reason"),
+    [
+        (FedAvg, mlp, None, None),
+        (FedPM, mlp, None, None),
+        (SCAFFOLD, mlp, None, None),
+        (FedSophia, mlp, None, "FedSophia, with these settings, looks at one client at a time"),
+        (partial(FedPM, correction="gradient"), mlp, None, "FedPM, with these settings"),
+        (partial(LocalNewton, preconditioner="hessian"), logistic, None, "LocalNewton, with these settings"),
+        (NewUpdate, mlp, None, "NewUpdate, with these settings"),
+        (CountsSamples, mlp, None, "must not declare that clients can be stacked"),
+        (FedAvg, mlp, NoPerSample(), "NoPerSample has no per_sample"),
+        (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), None, "BatchNorm1d (1) normalises"),
+        (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1)), None, "Dropout (1) draws"),
+        (FedAvg, MixesSamples, None, "comes out otherwise together"),
+        (FedAvg, Noisy, None, "random"),
+    ],
+)
+def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):
+    side = Side(method(), net(), Sequential(), clients_of(), loss=loss)
+    found = why_not_stacked(side.local(), side.method.stackable, side.clients[0])
+    assert found is None if reason is None else reason in found
+    assert not side.store.state_dict() and not side.hooks
+
+
+def test_a_chunk_that_fails_trains_one_after_another_and_says_so():
+    clients = clients_of()
+    one, many = (Side(CountsSamples(0.1), mlp(), ex, clients) for ex in (Sequential(), Vectorized(4)))
+    alone, together = one.step(), many.step()
+    assert all(same_update(update, together[client]) for client, update in alone.items())
+    assert len(many.said) == 2 and "train one after another: NotImplementedError" in many.said[0]
