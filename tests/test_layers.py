@@ -22,7 +22,7 @@ ALLOWED = {
     "curvature": BASE,
     "optim": BASE | {"curvature", "client"},
     "client": BASE | {"curvature"},
-    "server": BASE | {"curvature"},
+    "server": BASE | {"curvature", "ranks"},
     "compression": BASE,
     "methods": BASE | {"client", "server", "optim", "curvature", "compression"},
     "models": BASE,

@@ -23,18 +23,17 @@ from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.choice import ExecutorName, choose
 from fedpm_lightning.client.client import BufferPolicy
 from fedpm_lightning.client.executor import Sequential
-from fedpm_lightning.client.faults import all_finite
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.local_round import LocalRound, OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
-from fedpm_lightning.errors import DivergedError
+from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.ranks import all_items, all_states, all_sum, mine
+from fedpm_lightning.ranks import all_states, mine
 from fedpm_lightning.schedules import Constant, Schedule
-from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target
+from fedpm_lightning.server.ranked_mean import RankedMean
 from fedpm_lightning.types import (
     Batch,
     Broadcast,
@@ -175,25 +174,18 @@ class FederatedModule(LightningModule):
         """
         if not self.method.needs_preparation:
             return True
-        mean, messages = RunningMean(self.broadcast.params), list[ClientUpdate]()
-        ordered = self.reduce == "ordered" and self.trainer.world_size > 1
+        mean = RankedMean(self.broadcast.params, self.reduce == "ordered", self.device)
         for data in self.mine(cohort):
             answer = local.prepare(data)
             if answer is not None:
                 update, state = answer
                 self.clients.put(data.client, state)
                 self.emit("on_update_received", update)
-                if ordered:
-                    messages.append(update)
-                else:
-                    mean.add(update.params, self.weight(update))
-        for update in sorted(all_items(messages), key=lambda update: update.client) if ordered else ():
-            mean.add(update.params, self.weight(update))
-        if not ordered:
-            all_sum(mean.tensors(), self.device)
-        if mean.total_weight == 0:
+                mean.add(data.client, update.params, self.weight(update))
+        prepared = mean.finish()
+        if prepared is None:
             return False
-        self.broadcast.extra["prepared"] = mean.finish()
+        self.broadcast.extra["prepared"] = prepared
         return True
 
     def mine(self, cohort: Cohort) -> list[ClientData]:
@@ -229,28 +221,15 @@ class FederatedModule(LightningModule):
     def server_step(self, target: Params) -> None:
         """Move theta to the target through the server optimizer: exactly one step a round, also without a target."""
         optimizer = cast(Optimizer, self.optimizers())
-        self.check_model(target)
+        check_model(self.round, target)
         set_target(optimizer, self.theta, target)
         optimizer.step()
         optimizer.zero_grad()
-        self.check_model(self.theta)
-
-    def check_model(self, params: Params) -> None:
-        """Raise DivergedError if the aggregate, or theta, is not finite; a checkpoint has not been written yet."""
-        if not all_finite(params.values()):
-            raise DivergedError(
-                f"round {self.round + 1}: the global model has NaN or Inf; the last checkpoint stays. Lower the "
-                "learning rate or raise the damping"
-            )
+        check_model(self.round, self.theta)
 
     def check_loss(self, name: str) -> None:
         """Raise DivergedError if a loss of this round's row is above `max_loss`, or NaN."""
-        value = self.row.get(name)
-        if self.max_loss is not None and value is not None and not value <= self.max_loss:
-            raise DivergedError(
-                f"round {self.round + 1}: {name} {value:.4g} is above model.max_loss {self.max_loss:g}; the last "
-                "checkpoint stays. Lower the learning rate, or raise the bound"
-            )
+        check_loss(self.round, name, self.row.get(name), self.max_loss)
 
     # ---------------------------------------------------------------- parts of the round
 

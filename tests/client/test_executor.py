@@ -27,6 +27,9 @@ METHODS = {
     "FedPM, last batch": partial(FedPM, 0.1, damping=1.0, ema=0.0, mix_damping=None),
     "FedPM, inv_every": partial(FedPM, 0.1, damping=1.0, inv_every=3, momentum=0.5),
     "FedPM, inv_every, ema": partial(FedPM, 0.1, damping=1.0, inv_every=3, mix_factor="ema"),
+    "FedPM, settled": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=4, max_rows=None),
+    "FedPM, few rows": partial(FedPM, 0.1, damping=1.0, cov_every=3, inv_every=3, max_rows=9),
+    "FedPM, few images": partial(FedPM, 0.1, damping=1.0, cov_every=1, inv_every=1, cov_images=4),
     "FedPM, both": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=3, spatial="sum"),
 }
 

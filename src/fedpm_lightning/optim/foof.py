@@ -96,7 +96,7 @@ class FOOF(torch.optim.Optimizer):
         }
         super().__init__([group for group in groups if group["params"]], defaults)
         self.leaves = dict(params)
-        self.layers = [replace(layer, images=cov_images) for layer in layers]
+        self.layers = [replace(layer, images=cov_images) if layer.patches else layer for layer in layers]
         self.damping = damping
         self.damping_mode: DampingMode = damping_mode
         self.cov_every, self.inv_every = cov_every, inv_every
