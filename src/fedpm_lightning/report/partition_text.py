@@ -14,7 +14,6 @@ from fedpm_lightning.report.heterogeneity import effective_classes, heterogeneit
 
 SHADES = " ░▒▓█"
 """From no sample of the class to (nearly) all of the client's samples: shares up to 0, 1/4, 1/2, 3/4, 1."""
-_UP_TO = ("to 1/4", "to 1/2", "to 3/4", "more")
 _MANY_CLIENTS = 30
 _MANY_CLASSES = 30
 
@@ -41,9 +40,8 @@ def print_partition(partition: dict[str, Any], title: str, console: Console | No
     else:
         for block in heat_blocks(histogram, console.width):
             console.print(block)
-    legend = (
-        f"share of the client's samples: {SHADES[1]} to 1/4  {SHADES[2]} to 1/2  {SHADES[3]} to 3/4  {SHADES[4]} more"
-    )
+    parts = "  ".join(f"{SHADES[n]} {text}" for n, text in enumerate(("to 1/4", "to 1/2", "to 3/4", "more"), start=1))
+    legend = f"share of the client's samples: {parts}"
     console.print(legend, style="dim", markup=False, highlight=False)
 
 

@@ -26,7 +26,6 @@ _FACTS = (
     "rounds",
     "device",
     "ranks",
-    "threads",
 )
 
 

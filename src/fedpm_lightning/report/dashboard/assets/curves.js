@@ -56,6 +56,7 @@ function drawCurves() {
   layout.showlegend = shown.size <= 14;
   const node = $("curves");
   node.style.minHeight = `${height}px`;
+  note.thin = traces.some((trace) => trace.thin);
   note(names.length ? traces.filter((trace) => trace.meta).length : 0, left, panelsLeft);
   const drawn = paint(node, traces, layout, true);
   drawn.then(() => { if (!node.wired) { wire(node); node.wired = true; } document.body.dataset.drawn = Date.now(); });
@@ -88,7 +89,7 @@ function settingTraces(setting, axis, shown) {
     const points = runPoints(run, state.metric, state.axis);
     if (!points.x.length) continue;
     const said = statesOf(run).map((name) => STATES[name].text).join(", ");
-    traces.push({ ...where, ...lineOf(setting, points, 1.2), opacity: 0.7, showlegend: inLegend(), meta: setting.id,
+    traces.push({ ...where, ...lineOf(setting, points, 1.2), opacity: 0.7, thin: true, showlegend: inLegend(), meta: setting.id,
       hovertemplate: `<b>${plain(setting.label)}</b>, seed ${run.seed}: ${said}<br>%{customdata}<extra></extra>`,
       customdata: points.y.map((y, i) => hoverText(points, i, y)) });
   }
@@ -113,7 +114,8 @@ function note(curves, left, panelsLeft) {
   if (left) parts.push(`${left} more below the best ${BEST_A_PANEL} of a panel: select rows, or show all`);
   if (panelsLeft) parts.push(`${panelsLeft} more panels: filter by data or heterogeneity, or show all`);
   if (crowded()) parts.push(`more than ${MOST_WITH_BANDS}: without markers and bands`);
-  parts.push("thin lines are runs that no mean contains; hover over a row or a line to find the other");
+  if (note.thin) parts.push("thin lines are runs that no mean contains");
+  parts.push("hover over a row or a line to find the other");
   $("curves-note").textContent = parts.join("; ") + ".";
 }
 

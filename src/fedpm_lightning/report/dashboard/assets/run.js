@@ -35,7 +35,7 @@ function runHead(run, setting) {
   }
   facts["megabytes up"] = megabytes(run.final["comm/up_bytes"]);
   facts["time"] = duration(run.final["time/total_s"]);
-  for (const key of ["clients", "local_epochs", "local_steps", "device", "ranks", "threads"]) {
+  for (const key of ["clients", "local_epochs", "local_steps", "device", "ranks"]) {
     if (run.facts[key] !== undefined) facts[key.replace("_", " ")] = run.facts[key];
   }
   for (const [key, value] of Object.entries(run.versions)) facts[`${key} version`] = value;
@@ -47,7 +47,7 @@ function runHead(run, setting) {
     el("p", { class: "quiet" }, run.name),
     run.error ? el("p", { class: "error" }, run.error) : null,
     el("dl", { class: "facts" }, ...list),
-    others.length ? el("p", { class: "quiet" }, "Same setting, other seeds: ", el("span", { class: "seeds" },
+    others.length ? el("p", { class: "quiet gap" }, "Same setting, other seeds: ", el("span", { class: "seeds" },
       ...others.map((other) => el("a", { href: `#run=${other.id}` }, String(other.seed ?? "?"))))) : null);
 }
 

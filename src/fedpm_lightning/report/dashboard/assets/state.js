@@ -29,7 +29,8 @@ function haystack(setting) {
     }
     const config = DATA.manifest.configs[setting.members[0].config] || {};
     parts.push(...Object.entries(config).map(([key, value]) => `${key}=${value}`));
-    setting.haystack = parts.join("\n").toLowerCase();
+    // Every class path begins with the package's name: whoever looks for FedPM does not mean that.
+    setting.haystack = parts.join("\n").toLowerCase().replaceAll("fedpm_lightning.", "");
   }
   return setting.haystack;
 }
