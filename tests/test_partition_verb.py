@@ -92,10 +92,10 @@ def test_a_mistake_reads_as_in_fit(partition, words, code, said):
 
 
 def test_a_change_of_partition_leaves_nothing_behind(partition, tmp_path):
-    """As in fit: alpha of the lower file is Dirichlet's, so another class begins with its own default."""
-    lower = "data: {partition: {class_path: fedpm_lightning.data.Dirichlet, init_args: {alpha: 7}}}"
+    """As in fit: what the lower file says of Dirichlet is Dirichlet's, so another class has its own default."""
+    lower = "data: {partition: {class_path: fedpm_lightning.data.Dirichlet, init_args: {alpha: 7, min_samples: 9}}}"
     (tmp_path / "lower.yaml").write_text(lower)
     (tmp_path / "upper.yaml").write_text("data: {partition: {class_path: fedpm_lightning.data.DirichletClients}}")
-    assert "Dirichlet(alpha=7" in partition("--config", "lower.yaml")[1]
+    assert "Dirichlet(alpha=7, min_samples=9)" in partition("--config", "lower.yaml")[1]
     out = partition("--config", "lower.yaml", "--config", "upper.yaml")[1]
-    assert "DirichletClients(" in out and "alpha=7" not in out
+    assert "DirichletClients(alpha=7, min_samples=1)" in out

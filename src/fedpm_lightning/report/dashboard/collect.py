@@ -54,8 +54,11 @@ def collect(runs: Sequence[Run]) -> PageData:
     partitions, configs = Shared[str](partition_entry), Shared[dict[str, str]](dict)
     entries: list[dict[str, Any]] = []
     settings: list[dict[str, Any]] = []
+    labels: dict[str, list[str]] = {}
     for label, group in _groups(runs):
-        setting = _setting(label, group, metrics, [known["look_of"] for known in settings])
+        variants = labels.setdefault(method_of(label), [])
+        variants += [] if label in variants else [label]
+        setting = {**_setting(label, group, metrics), "look": look(label, variants.index(label))}
         base = config_lines(group[0])
         config = configs.add(base)
         for run in group:
@@ -133,12 +136,11 @@ def _groups(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
     return sorted(found, key=lambda pair: (taxonomy_order(pair[0]), pair[1][0].column))
 
 
-def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str], looks: Sequence[Any]) -> dict[str, Any]:
+def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, Any]:
     data, split = runs[0].column
     measured = set[str]().union(*(run.history.keys() for run in runs))
     cells = {key: {at: _cell(runs, key, at) for at in ("final", "best")} for key in metrics if key in measured}
     method, alpha = method_of(label), runs[0].summary.get("alpha")
-    look_of = [method, data, split]
     return {
         "id": short_id(repr((runs[0].label, runs[0].column, runs[0].setting))),
         "label": label,
@@ -146,8 +148,6 @@ def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str], looks: Seq
         "data": data,
         "split": split,
         "alpha": alpha if "alpha=" in split else None,
-        "look_of": look_of,
-        "look": look(label, sum(other == look_of for other in looks)),
         "cells": cells,
         "counted": sorted({short_id(path) for cell in cells.values() for path in cell["final"].pop("paths")}),
         "runs": [short_id(str(run.path)) for run in runs],

@@ -25,7 +25,7 @@ def look(label: str, variant: int) -> dict[str, Any]:
 
     Args:
         label: The row's label, which begins with a method's name.
-        variant: How many other settings of the method on the same data come before this one.
+        variant: How many other labels of the method come before this one.
     """
     fixed = style(label)
     colour = str(fixed["color"])

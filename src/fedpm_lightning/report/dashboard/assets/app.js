@@ -56,6 +56,7 @@ function listen() {
   $("reset").addEventListener("click", reset);
   $("theme").addEventListener("click", () => setTheme(isDark() ? "light" : "dark", true));
   window.addEventListener("hashchange", navigate);
+  window.addEventListener("resize", () => { clearTimeout(redraw.later); redraw.later = setTimeout(drawCurves, 150); });
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
     if (event.key === "/" && !typing && $("run").hidden) { event.preventDefault(); $("text").focus(); }

@@ -33,7 +33,8 @@ function drawCurves() {
   if (!DATA.columns || typeof Plotly === "undefined" || !$("run").hidden) return;
   const { panels, left, panelsLeft } = chosenPanels();
   drawCurves.count = [...panels.values()].reduce((sum, settings) => sum + settings.length, 0);
-  const names = [...panels.keys()], columns = Math.min(3, names.length) || 1, rows = Math.ceil(names.length / columns) || 1;
+  const room = Math.max(1, Math.floor($("curves").clientWidth / 380));
+  const names = [...panels.keys()], columns = Math.min(3, room, names.length) || 1, rows = Math.ceil(names.length / columns) || 1;
   const traces = [], shown = new Set();
   const height = rows * 330 + 40;
   const layout = chartLayout({ height, annotations: [], showlegend: true,
