@@ -88,6 +88,11 @@ def test_the_whole_page(reader, page):
     line = next(t for t in reader.curves if t["name"] == "FedAvg" and t["xaxis"] == "x2")
     assert line["x"] == [0, 1, 2] or line["x"] == [1, 2]
     assert line["y"][-1] == pytest.approx((0.5 + 0.1 + 0.5 + 0.1 + 0.02) / 2 - 0.1, abs=1e-6)  # test/acc is 0.1 less
+    line = next(t for t in reader.curves if t["name"] == "FedPM" and t["xaxis"] == "x")
+    assert line["y"] == pytest.approx([(0.51 + 0.52 + 0.5) / 3 - 0.1, (0.71 + 0.73 + 0.75) / 3 - 0.1], abs=1e-6)
+    bands = json.loads(reader.js("return JSON.stringify(document.getElementById('curves').data.filter((t) => t.band))"))
+    band = next(t for t in bands if t["band"] == line["meta"])
+    assert band["y"][1] - line["y"][1] == pytest.approx(0.02, abs=1e-6), "the sample standard deviation of 3 seeds"
     reader.click("[name=axis][value=megabytes]")
     assert next(t for t in reader.curves if t["name"] == "FedAvg")["x"][-1] == pytest.approx(2.0)
     reader.click("[name=axis][value=seconds]")
@@ -134,8 +139,8 @@ def test_the_whole_page(reader, page):
     # the page of a run, and back with the focus on the table
     run = page().run("FedPM-0.1-0")["id"]
     reader.click(f"a[href='#run={run}']")
-    reader.until("return document.querySelectorAll('#run-plots .js-plotly-plot').length > 3")
-    kinds = reader.js("return [...document.querySelectorAll('#run-plots h3')].map((n) => n.textContent)")
+    reader.until("return document.querySelectorAll('#run .js-plotly-plot').length > 3")
+    kinds = reader.js("return [...document.querySelectorAll('#run h3')].map((n) => n.textContent)")
     assert kinds == ["Accuracy", "Loss", "Diagnostics: drift", "Cost: comm", "Cost: time"]
     assert reader.js("return document.activeElement.id") == "run-heading"
     heat = json.loads(reader.js("return JSON.stringify(document.getElementById('partition-plot').data[0].customdata)"))
@@ -201,6 +206,16 @@ def test_a_running_run_moves(few, chromium):
         table.write({**table.begin(1)[0], "round": 2.0, "val/acc": 0.6})
         reader.until("return document.getElementById('curves').data[0].y.at(-1) > 0.59")
         assert reader.rows == ["FedProx"], "the filter stays"
+        reader.js("document.querySelector('#rows .seeds a').focus()")
+        table.write({"round": 3.0, "val/acc": 0.7})
+        reader.until("return document.getElementById('curves').data[0].y.at(-1) > 0.69")
+        assert reader.js("return document.activeElement.matches('#rows .seeds a')"), "the focus stays"
+        reader.click("#rows .seeds a")
+        reader.until("return document.querySelectorAll('#run-plots .js-plotly-plot').length")
+        reader.js("const n = document.getElementById('config-text'); n.value = 'lr'; n.focus()")
+        table.write({"round": 4.0, "val/acc": 0.8})
+        reader.until("return document.getElementById('run-facts').textContent.includes('80.00 %')")
+        assert reader.js("return document.activeElement.id + document.activeElement.value") == "config-textlr"
         assert reader.text("live-text").startswith("live")
         assert reader.asked() == {address, f"{address}data.json"} and reader.complaints() == []
         reader.driver.get("about:blank")

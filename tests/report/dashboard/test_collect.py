@@ -58,6 +58,8 @@ def test_marks(few, page):
     assert (found.run("going")["state"], found.run("going")["going"]) == ("unfinished", True)
     assert (found.run("lost")["state"], found.run("lost")["error"]) == ("diverged", "NaN in round 2")
     assert found.run("lost")["going"] is False
+    assert found.setting("SCAFFOLD")["left_out"] == {found.run("lost")["id"]: "diverged"}
+    assert found.setting("FedPM")["left_out"] == {}
 
 
 def test_runs_that_differ_in_more_than_the_seed_stay_apart(tmp_path, write_run, page):

@@ -149,9 +149,15 @@ def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str]) -> dict[st
         "split": split,
         "alpha": alpha if "alpha=" in split else None,
         "cells": cells,
+        "left_out": _left_out(runs, next(iter(cells), "")),
         "counted": sorted({short_id(path) for cell in cells.values() for path in cell["final"].pop("paths")}),
         "runs": [short_id(str(run.path)) for run in runs],
     }
+
+
+def _left_out(runs: Sequence[Run], metric: str) -> dict[str, str]:
+    """Return the runs that no mean contains, with the reason."""
+    return {short_id(str(run.path)): reason for run, reason in make_cell(runs, metric, "final").left_out}
 
 
 def _cell(runs: Sequence[Run], metric: str, at: Any) -> dict[str, Any]:

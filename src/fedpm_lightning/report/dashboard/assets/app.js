@@ -124,7 +124,21 @@ async function lookForNews() {
 async function take(news) {
   takeManifest({ title: DATA.manifest.title, ...news.manifest });
   await takeArrays(news.arrays);
-  fillControls(); drawTable(); navigate(null);
+  keepFocus(() => { fillControls(); drawTable(); });
+  const match = location.hash.match(/^#run=(\w+)/);
+  if (match) refreshRun(match[1]); else drawCurves();
+}
+
+/* Rebuild a part of the page without taking the focus from the reader. */
+function keepFocus(rebuild) {
+  const node = document.activeElement, row = node && node.closest("tr[data-id]");
+  const path = !node ? null : row ? `tr[data-id="${row.dataset.id}"] ${node.tagName}` : node.dataset.sort ? `[data-sort="${node.dataset.sort}"]`
+    : node.closest("#methods") ? `#methods input[value="${CSS.escape(node.value)}"]` : node.id ? `#${node.id}` : null;
+  const place = row ? [...row.querySelectorAll(node.tagName)].indexOf(node) : 0;
+  rebuild();
+  if (!path || node.isConnected) return;
+  const again = document.querySelectorAll(path)[place];
+  if (again) again.focus({ preventScroll: true });
 }
 
 async function start() {

@@ -15,9 +15,17 @@ function showRun(id) {
   }
   const setting = DATA.settings.get(run.setting);
   page.replaceChildren(back(), runHead(run, setting), el("div", { class: "pair", id: "run-plots" }),
-    partitionCard(run), configCard(run));
-  drawRunPlots(run, setting);
+    partitionCard(run), el("div", { class: "pair", id: "run-costs" }), configCard(run));
+  drawRunPlots(run);
   drawPartition(run);
+}
+
+/* After news: only what a round changes, so that what the reader opened or typed stays. */
+function refreshRun(id) {
+  const run = DATA.runs.get(id), head = $("run-facts");
+  if (!run || !head) { showRun(id); return; }
+  keepFocus(() => head.replaceWith(runHead(run, DATA.settings.get(run.setting))));
+  drawRunPlots(run);
 }
 
 function back() {
@@ -41,12 +49,13 @@ function runHead(run, setting) {
   for (const [key, value] of Object.entries(run.versions)) facts[`${key} version`] = value;
   const list = Object.entries(facts).map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, String(value))));
   const others = setting.members.filter((other) => other !== run);
-  return el("section", { class: "card", "aria-labelledby": "run-heading" },
+  return el("section", { class: "card", id: "run-facts", "aria-labelledby": "run-heading" },
     el("div", { class: "head" }, swatch(setting.look), el("h2", { id: "run-heading", tabindex: "-1" }, `${setting.label}, seed ${run.seed ?? "?"}`),
       ...statesOf(run).map((name) => badge(name, name === "resumed" ? run.resumes : 1))),
     el("p", { class: "quiet" }, run.name),
     run.error ? el("p", { class: "error" }, run.error) : null,
     el("dl", { class: "facts" }, ...list),
+    setting.left_out[run.id] ? el("p", { class: "quiet gap" }, `No mean contains this run: ${setting.left_out[run.id]}.`) : null,
     others.length ? el("p", { class: "quiet gap" }, "Same setting, other seeds: ", el("span", { class: "seeds" },
       ...others.map((other) => el("a", { href: `#run=${other.id}` }, String(other.seed ?? "?"))))) : null);
 }
@@ -68,13 +77,14 @@ function kindsOf(run) {
 const LINES = [["#0072B2", "#4C9FE0"], ["#D55E00", "#F28445"], ["#009E73", "#2CC79C"], ["#CC79A7", "#E59CC6"], ["#E69F00", "#F5B93A"], ["#56B4E9", "#8FD3FA"]];
 const LINE_DASHES = ["solid", "dash", "dot", "dashdot"];
 
-function drawRunPlots(run, setting) {
+function drawRunPlots(run) {
   if (!DATA.columns || typeof Plotly === "undefined") return;
   const cards = kindsOf(run).map((kind, place) => {
     const plot = el("div", { class: "small", id: `run-plot-${place}`, role: "img", "aria-labelledby": `run-kind-${place}` });
     return [kind, plot, el("section", { class: "card", "aria-labelledby": `run-kind-${place}` }, el("h3", { id: `run-kind-${place}` }, kind.name), plot)];
   });
-  $("run-plots").replaceChildren(...cards.map(([, , card]) => card));
+  $("run-plots").replaceChildren(...cards.filter(([kind]) => !kind.cost).map(([, , card]) => card));
+  $("run-costs").replaceChildren(...cards.filter(([kind]) => kind.cost).map(([, , card]) => card));
   for (const [kind, plot] of cards) {
     const traces = kind.keys.map((key, i) => {
       const points = runPoints(run, key, "rounds");

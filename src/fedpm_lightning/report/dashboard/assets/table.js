@@ -55,7 +55,7 @@ function settingRow(setting, best) {
   const bytes = cellOf(setting, "comm/up_bytes", "final").mean, seconds = cellOf(setting, "time/total_s", "final").mean;
   const rounds = Math.max(...setting.members.map((run) => run.rounds));
   return el("tr", { "data-id": setting.id, class: picked ? "picked" : null,
-    onmouseenter: () => light(setting.id), onmouseleave: () => light(null), onfocusin: () => light(setting.id) },
+    onmouseenter: () => light(setting.id), onmouseleave: () => light(null), onfocusin: () => light(setting.id), onfocusout: () => light(null) },
   el("td", {}, box), el("th", { scope: "row" }, name), el("td", {}, setting.data), el("td", {}, setting.split),
   el("td", { class: isBest ? "num best" : "num" }, figure, isBest ? el("span", { class: "sr" }, " (best)") : null),
   el("td", { class: "num" }, cell.n === setting.members.length ? `${cell.n}` : `${cell.n} of ${setting.members.length}`),
