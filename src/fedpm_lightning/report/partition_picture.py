@@ -86,7 +86,7 @@ def partition_figure(partition: dict[str, Any], title: str, kind: Kind) -> Any:
 def _heatmap(figure: Any, panel: Any, counts: Any) -> None:
     """Colour by the share of the client's samples, so that small clients show their skew as well."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    image = panel.imshow(shares.T, aspect="auto", origin="lower", cmap="cividis", vmin=0, vmax=1)
+    image = panel.imshow(shares.T, aspect="auto", origin="lower", cmap="cividis", vmin=0)
     box = panel.get_position()
     bar = figure.add_axes((box.x1 + 0.1 / figure.get_figwidth(), box.y0, 0.12 / figure.get_figwidth(), box.height))
     figure.colorbar(image, cax=bar, label="share of the client")

@@ -54,6 +54,7 @@ function drawCurves() {
       xanchor: "center", yanchor: "bottom", showarrow: false, font: { size: 13 } });
     for (const setting of panels.get(name)) traces.push(...settingTraces(setting, axis, shown));
   });
+  if (!names.length) layout.xaxis = layout.yaxis = { visible: false };
   layout.showlegend = shown.size <= 14;
   const node = $("curves");
   node.style.minHeight = `${height}px`;
@@ -111,12 +112,12 @@ function hoverText(points, i, y) {
 }
 
 function note(curves, left, panelsLeft) {
-  const parts = [curves ? plural(curves, "curve") : "No curve: nothing selected measured this metric"];
+  const parts = [curves ? plural(curves, "curve") : "No curve: none of the settings asked for measured this metric"];
   if (left) parts.push(`${left} more below the best ${BEST_A_PANEL} of a panel: select rows, or show all`);
   if (panelsLeft) parts.push(`${panelsLeft} more panels: filter by data or heterogeneity, or show all`);
   if (crowded()) parts.push(`more than ${MOST_WITH_BANDS}: without markers and bands`);
+  if (curves) parts.push("hover over a row or a line to find the other");
   if (note.thin) parts.push("thin lines are runs that no mean contains");
-  parts.push("hover over a row or a line to find the other");
   $("curves-note").textContent = parts.join("; ") + ".";
 }
 

@@ -145,13 +145,13 @@ function drawPartition(run) {
   const { histogram, sizes } = DATA.manifest.partitions[run.partition];
   const shares = histogram[0].map((_, c) => histogram.map((counts, k) => (sizes[k] ? counts[c] / sizes[k] : 0)));
   const counts = histogram[0].map((_, c) => histogram.map((row) => row[c]));
-  const heat = { type: "heatmap", z: shares, customdata: counts, colorscale: "Cividis", zmin: 0, zmax: 1, xgap: histogram.length <= 60 ? 1 : 0, ygap: 1,
+  const heat = { type: "heatmap", z: shares, customdata: counts, colorscale: "Cividis", zmin: 0, zmax: Math.max(...shares.flat()) || 1, xgap: histogram.length <= 60 ? 1 : 0, ygap: shares.length <= 30 ? 1 : 0,
     hovertemplate: "client %{x}, class %{y}<br>%{customdata} samples, %{z:.1%} of the client<extra></extra>", colorbar: { thickness: 12, tickformat: ".0%", title: { text: "share", side: "right" } } };
   const bars = { type: "bar", y: sizes, yaxis: "y2", marker: { color: LINES[5][isDark() ? 1 : 0] }, hovertemplate: "client %{x}: %{y} samples<extra></extra>" };
   const height = Math.min(760, 210 + 17 * Math.max(10, histogram[0].length));
   paint(node, [heat, bars], chartLayout({ height, showlegend: false, margin: { l: 55, r: 10, t: 10, b: 42 },
-    xaxis: axisLook({ title: { text: "client" }, showgrid: false, dtick: sizes.length <= 20 ? 1 : undefined }), yaxis: axisLook({ title: { text: "class" }, domain: [0, 0.74], showgrid: false, dtick: histogram[0].length <= 20 ? 1 : undefined }),
-    yaxis2: axisLook({ domain: [0.79, 1], title: { text: "samples" }, nticks: 4 }) }));
+    xaxis: axisLook({ title: { text: "client" }, showgrid: false, dtick: sizes.length <= 20 ? 1 : undefined }), yaxis: axisLook({ title: { text: "class" }, domain: [0, 1 - 105 / (height - 52)], showgrid: false, dtick: histogram[0].length <= 20 ? 1 : undefined }),
+    yaxis2: axisLook({ domain: [1 - 85 / (height - 52), 1], title: { text: "samples" }, nticks: 4 }) }));
 }
 
 function configCard(run) {
