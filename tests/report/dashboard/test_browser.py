@@ -180,6 +180,24 @@ def test_names_and_landmarks(reader):
     assert reader.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
+def test_diagnostics_of_unlike_sizes_have_plots_of_their_own(tmp_path, write_run, page, chromium):
+    folder = write_run(tmp_path / "runs" / "a", acc=[0.5])
+    keys = ("precond/drift", "precond/drift/0", "precond/condition", "drift/norm_mean", "drift/cosine")
+    keys += ("clients_acc/mean", "clients_acc/std", "time/local_s", "time/local_share")
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    numbers = (0.5, 0.6, 1e6, 30, -0.1, 0.8, 0.1, 2, 0.7)
+    (folder / "metrics.csv").write_text(f"{lines[0]},{','.join(keys)}\n{lines[1]},{','.join(map(str, numbers))}\n")
+    reader = Reader(chromium, page().file.as_uri())
+    reader.click(".seeds a")
+    reader.until("return document.querySelectorAll('#run .js-plotly-plot').length > 6")
+    kinds = reader.js("return [...document.querySelectorAll('#run h3')].map((n) => n.textContent)")
+    assert kinds == [
+        "Accuracy", "Loss", "Diagnostics: clients_acc", "Diagnostics: drift/cosine", "Diagnostics: drift/norm",
+        "Diagnostics: precond/condition", "Diagnostics: precond/drift", "Cost: time", "Cost: time, shares",
+    ]  # fmt: skip
+    assert reader.complaints() == []
+
+
 def test_text_from_runs_is_only_text(tmp_path, write_run, page, chromium):
     evil = "</script><img src=x onerror=\"document.title='owned'\"><b>x</b>"
     write_run(tmp_path / "runs" / "evil", label=evil, data=evil, error=evil)

@@ -70,8 +70,28 @@ function kindsOf(run) {
     const prefix = key.includes("/") ? key.split("/")[0] : "other";
     prefixes.set(prefix, [...(prefixes.get(prefix) || []), key]);
   }
-  const rest = [...prefixes].map(([prefix, of]) => ({ name: COSTS.has(prefix) ? `Cost: ${prefix}` : `Diagnostics: ${prefix}`, keys: of, cost: COSTS.has(prefix) }));
+  const rest = [...prefixes].flatMap(([prefix, of]) => apart(run, prefix, of).map(([name, keys]) => (
+    { name: `${COSTS.has(prefix) ? "Cost" : "Diagnostics"}: ${name}`, keys, cost: COSTS.has(prefix) })));
   return [...kinds, ...rest.filter((kind) => !kind.cost), ...rest.filter((kind) => kind.cost)];
+}
+
+/* One prefix in several plots: shares by themselves, and families (norm_mean, norm_max) whose sizes lie far apart. */
+function apart(run, prefix, keys) {
+  const shares = keys.filter((key) => key.endsWith("_share")), others = keys.filter((key) => !key.endsWith("_share"));
+  const families = new Map();
+  for (const key of others) {
+    const family = (key.split("/")[1] || key).split("_")[0];
+    families.set(family, [...(families.get(family) || []), key]);
+  }
+  const sizes = [...families.values()].map((of) => Math.max(...of.map((key) => largest(columnOf(run, key))))).filter((size) => size > 0);
+  const split = !COSTS.has(prefix) && families.size > 1 &&
+    (others.some((key) => key.split("/").length > 2) || Math.max(...sizes) > 20 * Math.min(...sizes));
+  const found = split ? [...families].map(([family, of]) => [`${prefix}/${family}`, of]) : others.length ? [[prefix, others]] : [];
+  return shares.length ? [...found, [`${prefix}, shares`, shares]] : found;
+}
+
+function largest(column) {
+  return column.reduce((most, value) => (Number.isFinite(value) && Math.abs(value) > most ? Math.abs(value) : most), 0);
 }
 
 const LINES = [["#0072B2", "#4C9FE0"], ["#D55E00", "#F28445"], ["#009E73", "#2CC79C"], ["#CC79A7", "#E59CC6"], ["#E69F00", "#F5B93A"], ["#56B4E9", "#8FD3FA"]];
