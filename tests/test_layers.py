@@ -33,7 +33,7 @@ ALLOWED = {
     "ranks": BASE,
     "callbacks": BASE | {"ranks", "client", "server", "curvature", "report", "checkpoints"},
 }
-FORBIDDEN_EVERYWHERE = {"wandb", "datasets", "pyarrow", "matplotlib", "sklearn", "scipy", "torchvision"}
+FORBIDDEN_EVERYWHERE = {"wandb", "datasets", "pyarrow", "matplotlib", "plotly", "sklearn", "scipy", "torchvision"}
 
 
 def imports(path: Path, lazy: bool = False) -> set[str]:

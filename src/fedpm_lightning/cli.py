@@ -15,6 +15,8 @@ verbs:
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
   compare    tables and figures over runs:             fedpm compare runs/
+  dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
+  partition  who holds which classes, without training: fedpm partition --config configs/quickstart.yaml
 
 `fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
   fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
@@ -26,6 +28,8 @@ VERBS = {
     "validate": "fedpm_lightning.experiment",
     "test": "fedpm_lightning.experiment",
     "compare": "fedpm_lightning.report.compare",
+    "dashboard": "fedpm_lightning.report.dashboard.command",
+    "partition": "fedpm_lightning.partition_verb",
 }
 _WITH_VERB = "fedpm_lightning.experiment"
 

@@ -18,6 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fedpm_lightning.callbacks.graceful_stop import GracefulStop
+from fedpm_lightning.callbacks.partition_picture import PartitionPicture
 from fedpm_lightning.callbacks.progress import RoundProgress
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
@@ -146,7 +147,8 @@ class FedpmCLI(LightningCLI):
         checkpoints = RunCheckpoints(folder, monitor, every, config, self.told)
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
-        return [RunFiles(run_dir, config), *bars, WandbRun(config), stop, checkpoints]
+        files = [RunFiles(run_dir, config), PartitionPicture(run_dir)]
+        return [*files, *bars, WandbRun(config), stop, checkpoints]
 
     def before_fit(self) -> None:
         """Write the complete configuration into the run's folder."""
@@ -212,14 +214,14 @@ def main(argv: list[str]) -> int:
     return code
 
 
-def run(argv: list[str]) -> int:
+def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
     """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
-        FedpmCLI.verb = argv[0]
-        FedpmCLI.words = words = complete_classes(recall_run(argv))
-        parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
-        FedpmCLI(
+        cli.verb = argv[0]
+        cli.words = words = complete_classes(recall_run(argv))
+        parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in cli.subcommands()}
+        cli(
             FederatedModule,
             FederatedData,
             args=words,

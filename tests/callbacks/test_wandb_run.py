@@ -69,6 +69,7 @@ def test_an_offline_run_is_complete(offline, config):
     summary = summary_of(found)
     assert summary["best/val/acc"] == 0.6 and summary["best/round"] == 2
     assert summary["final/val/acc"] == 0.4 and summary["monitor"] == "val/acc"
+    assert summary["partition/size_median"] == 3.5
 
 
 def test_an_interrupted_run_keeps_its_figures(offline, config, tiny):

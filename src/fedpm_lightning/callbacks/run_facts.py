@@ -13,6 +13,8 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
+from fedpm_lightning.report.heterogeneity import heterogeneity_of
+
 Facts = dict[str, Any]
 
 
@@ -35,6 +37,7 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "seed": _first(*seeds),
         "rounds": trainer.max_epochs,
         "partition_hash": _first(partition.get("hash"), partition.get("sha256")),
+        "heterogeneity": partition.get("heterogeneity"),
         "versions": versions(),
         "device": device_name(trainer),
         "ranks": trainer.world_size,
@@ -57,9 +60,12 @@ def data_name(data: object, config: Mapping[str, Any]) -> str | None:
 
 
 def partition_facts(data: object) -> Facts:
-    """Return the partition's report as plain values; empty if the data has none."""
+    """Return the partition's report and its heterogeneity as plain values; empty if the data has none."""
     report = getattr(data, "partition_report", None)
-    return {} if report is None else cast(Facts, plain(report.to_dict()))
+    if report is None:
+        return {}
+    facts = cast(Facts, plain(report.to_dict()))
+    return {**facts, "heterogeneity": heterogeneity_of(facts)}
 
 
 def partition_kind(facts: Mapping[str, Any]) -> str | None:

@@ -50,6 +50,8 @@ class WandbRun(FederatedCallback):
             run.define_metric("round")
             run.define_metric("*", step_metric="round", step_sync=True)
             run.config.update({**plain(self._config), "facts": plain(facts)}, allow_val_change=True)
+            # In the summary: seeds of one setting have different splits, and a setting is told by the configuration.
+            run.summary.update({f"partition/{key}": value for key, value in (facts["heterogeneity"] or {}).items()})
             run.tags = tuple(dict.fromkeys([*(run.tags or ()), *self._labels(facts), *self._tags]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

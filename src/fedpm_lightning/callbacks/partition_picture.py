@@ -1,0 +1,40 @@
+"""Draws who holds which classes, once, when a run starts: partition.png in the run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightning.pytorch import LightningModule, Trainer
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.run_facts import partition_facts
+from fedpm_lightning.report.partition_picture import has_histogram, partition_figure, partition_title
+
+
+class PartitionPicture(FederatedCallback):
+    """Writes the heat map of client x class; without matplotlib, or without classes, it does nothing.
+
+    Args:
+        run_dir: The run's own folder.
+    """
+
+    def __init__(self, run_dir: str | Path) -> None:
+        super().__init__()
+        self.run_dir = Path(run_dir)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw it, unless an earlier start of this run did: a split never changes within a run."""
+        file = self.run_dir / "partition.png"
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+            return
+        if trainer.global_step > 0 and file.exists():
+            return
+        data = getattr(trainer, "datamodule", None)
+        partition = partition_facts(data)
+        if not has_histogram(partition):
+            return
+        try:
+            title = partition_title(str(getattr(data, "name", "data")), partition)
+            partition_figure(partition, title, "heatmap").savefig(file, dpi=100)
+        except RuntimeError:  # no matplotlib
+            return

@@ -1,0 +1,99 @@
+"""One run as the page's data: its facts, its columns, its configuration and its partition."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from fedpm_lightning.report.dashboard.arrays import ArrayStore
+from fedpm_lightning.report.heterogeneity import heterogeneity_of
+from fedpm_lightning.report.runs import Run, flatten
+
+STILL_GOING_S = 120.0
+"""An unfinished run whose files changed within so many seconds counts as still going."""
+_FACTS = (
+    "data",
+    "partition",
+    "alpha",
+    "clients",
+    "local_epochs",
+    "local_steps",
+    "rounds",
+    "device",
+    "ranks",
+)
+
+
+def run_entry(run: Run, name: str, store: ArrayStore) -> dict[str, Any]:
+    """Return what the page knows of one run, without configuration and partition.
+
+    Args:
+        run: The run.
+        name: Its path, short.
+        store: Takes its columns.
+    """
+    rows, monitor = run.history.rows, run.history.monitor
+    keys = sorted(run.history.keys() - {"diverged"})
+    columns = {key: store.add(row.get(key, math.nan) for row in rows) for key in keys}
+    return {
+        "id": short_id(str(run.path)),
+        "name": name,
+        "label": run.label,
+        "seed": run.seed,
+        "state": run.state,
+        "going": run.state == "unfinished" and _age(run.path) < STILL_GOING_S,
+        "resumes": len(cast("list[Any]", run.summary.get("resumes") or [])),
+        "rounds": run.history.rounds_done,
+        "error": run.summary.get("error"),
+        "monitor": monitor and {"key": monitor.key, "why": monitor.why},
+        "initial": run.history.initial,
+        "best": run.history.best,
+        "final": run.history.final,
+        "columns": columns,
+        "facts": {key: run.summary.get(key) for key in _FACTS if run.summary.get(key) is not None},
+        "versions": run.summary.get("versions") or {},
+    }
+
+
+def config_lines(run: Run) -> dict[str, str]:
+    """Return the configuration as dotted keys with values as text."""
+    return {key: str(value) for key, value in flatten(run.config).items()}
+
+
+def partition_text(path: Path) -> str:
+    """Read a run's partition.json; empty if there is none."""
+    try:
+        return (path / "partition.json").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def partition_entry(text: str) -> dict[str, Any] | None:
+    """Turn the text of a partition.json into what the page shows; None where it holds no partition."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, Mapping) or not cast("Mapping[str, Any]", found).get("sizes"):
+        return None
+    partition = dict(cast("Mapping[str, Any]", found))
+    keep = ("partition", "seed", "num_samples", "sha256", "sizes", "histogram")
+    return {**{key: partition.get(key) for key in keep}, "heterogeneity": heterogeneity_of(partition)}
+
+
+def short_id(text: str) -> str:
+    """Return a short name that stays the same from one page to the next."""
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since the run last wrote a figure."""
+    try:
+        return time.time() - max((path / name).stat().st_mtime for name in ("summary.json", "metrics.csv"))
+    except OSError:
+        return math.inf
