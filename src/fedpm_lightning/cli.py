@@ -15,6 +15,7 @@ verbs:
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
   compare    tables over finished runs:                fedpm compare runs/
+  sweep      many runs, here or on SLURM:              fedpm sweep sweeps/digits.yaml
 
 `fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
   fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
@@ -26,6 +27,7 @@ VERBS = {
     "validate": "fedpm_lightning.experiment",
     "test": "fedpm_lightning.experiment",
     "compare": "fedpm_lightning.report.compare",
+    "sweep": "fedpm_lightning.sweep.main",
 }
 _WITH_VERB = "fedpm_lightning.experiment"
 

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -26,9 +27,10 @@ from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, ful
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.registry import has_test_part
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
-from fedpm_lightning.leaks import reset_leaks
+from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
+from fedpm_lightning.words import settle
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,
@@ -96,9 +98,7 @@ class FedpmCLI(LightningCLI):
             raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
         if settings.checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
-        for key in ("model.lr_schedule", "data.partition"):
-            reset_leaks(settings, key, self.words)
-        chosen = reset_leaks(settings, "model.method", self.words)
+        chosen = reset_all_leaks(settings, self.words)
         if settings.label is None or (chosen.name and not chosen.labelled):
             settings.label = settings.model.method.class_path.rsplit(".", 1)[-1]
         asked = settings.run_dir
@@ -216,21 +216,7 @@ def run(argv: list[str]) -> int:
     """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
-        FedpmCLI.verb = argv[0]
-        FedpmCLI.words = words = complete_classes(recall_run(argv))
-        parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
-        FedpmCLI(
-            FederatedModule,
-            FederatedData,
-            args=words,
-            parser_class=ShortErrorParser,
-            parser_kwargs={"allow_abbrev": False, **parser_kwargs},
-            trainer_defaults=TRAINER_DEFAULTS,
-            seed_everything_default=0,
-            save_config_callback=None,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-        )
+        command_line(FedpmCLI, argv)
     except SystemExit as stop:
         return exit_code(stop)
     except KeyboardInterrupt:  # before the first round, or after the last
@@ -244,6 +230,25 @@ def run(argv: list[str]) -> int:
     except USER_ERRORS as error:
         return _report(full_disk(error), 1)
     return 0
+
+
+def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
+    """Read a verb and its options, and do with them what `cli` does."""
+    FedpmCLI.verb = argv[0]
+    FedpmCLI.words = words = complete_classes(recall_run(settle(argv)))
+    parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
+    return cli(
+        FederatedModule,
+        FederatedData,
+        args=words,
+        parser_class=ShortErrorParser,
+        parser_kwargs={"allow_abbrev": False, **parser_kwargs},
+        trainer_defaults=TRAINER_DEFAULTS,
+        seed_everything_default=0,
+        save_config_callback=None,
+        auto_configure_optimizers=False,
+        load_from_checkpoint_support=False,
+    )
 
 
 def exit_code(stop: SystemExit) -> int:

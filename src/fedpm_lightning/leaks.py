@@ -39,7 +39,8 @@ class Given:
         name = str(entry.get("class_path") or "").rsplit(".", 1)[-1]
         if name and name != self.name:
             self.name, self.arguments, self.labelled = name, set(), False
-        self.arguments |= set(cast("Mapping[str, Any]", entry.get("init_args") or {}))
+        bare = {} if {"class_path", "init_args"} & set(entry) else entry  # {"lr": 0.1}: the class stays as it is
+        self.arguments |= set(cast("Mapping[str, Any]", entry.get("init_args") or bare))
 
 
 def given(words: Sequence[str], key: str) -> Given:
@@ -59,6 +60,13 @@ def given(words: Sequence[str], key: str) -> Given:
         elif name == LABEL:
             found.labelled = True
     return found
+
+
+def reset_all_leaks(settings: Any, words: Sequence[str]) -> Given:
+    """Reset the leaked arguments of every class that a layer may change; return what the layers say of the method."""
+    for key in ("model.lr_schedule", "data.partition"):
+        reset_leaks(settings, key, words)
+    return reset_leaks(settings, "model.method", words)
 
 
 def reset_leaks(settings: Any, key: str, words: Sequence[str]) -> Given:
@@ -94,13 +102,29 @@ def _number(word: str) -> bool:
 
 def _load(path: str) -> dict[str, Any]:
     loaded = yaml.safe_load(Path(path).read_text()) if Path(path).is_file() else None
-    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    return _nested(cast("dict[str, Any]", loaded)) if isinstance(loaded, dict) else {}
+
+
+def _nested(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Write dotted keys, as in a file of W&B's `${args_json_file}`, as branches."""
+    nested: dict[str, Any] = {}
+    for key, value in layer.items():
+        head, *rest = str(key).split(".")
+        for part in reversed(rest):
+            value = {part: value}
+        nested[head] = _merged(nested.get(head), value)
+    return nested
+
+
+def _merged(below: object, above: object) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    old, new = cast("dict[str, Any]", below), cast("dict[str, Any]", above)
+    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
 
 
 def _dig(layer: Mapping[str, Any], key: str) -> object:
-    """Return the entry at a dotted key; keys may also be written dotted."""
-    if key in layer:
-        return layer[key]
+    """Return the entry at a dotted key."""
     head, _, rest = key.partition(".")
     below = layer.get(head)
     return _dig(cast("Mapping[str, Any]", below), rest) if rest and isinstance(below, Mapping) else below
