@@ -30,6 +30,7 @@ from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
+from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
 from fedpm_lightning.words import settle
 
 TRAINER_DEFAULTS: dict[str, Any] = {
@@ -109,12 +110,8 @@ class FedpmCLI(LightningCLI):
         self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
         if self.subcommand == "fit":
             self.settle_start(settings)
-        for logger in _as_list(settings.trainer.logger):
-            if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
-                continue
-            if logger.init_args.save_dir in {".", None}:
-                # Absolute: W&B's service writes the files, and it may have been started in another folder.
-                logger.init_args.save_dir = str(Path(settings.run_dir).resolve())
+        recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
+        settle_loggers(_as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
 
     def settle_start(self, settings: Any) -> None:
         """Find the checkpoint to go on from, and refuse one of another experiment."""
@@ -146,7 +143,7 @@ class FedpmCLI(LightningCLI):
         checkpoints = RunCheckpoints(folder, monitor, every, config, self.told)
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
-        return [RunFiles(run_dir, config), *bars, WandbRun(config), stop, checkpoints]
+        return [RunFiles(run_dir, config), *bars, WandbRun(config, tags=sweep_tags()), stop, checkpoints]
 
     def before_fit(self) -> None:
         """Write the complete configuration into the run's folder."""
@@ -176,6 +173,9 @@ def choose_run_dir(settings: Any) -> Path:
     """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time."""
     if settings.run_dir is not None:
         return Path(settings.run_dir)
+    by_agent = agents_run_dir(_slug(settings.label), settings.seed_everything)
+    if by_agent is not None:
+        return by_agent
     if "LOCAL_RANK" in os.environ and "FEDPM_RUN_DIR" in os.environ:  # a rank started by the first one
         return Path(os.environ["FEDPM_RUN_DIR"])
     stamp = os.environ.get("SLURM_JOB_ID") or datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -235,7 +235,7 @@ def run(argv: list[str]) -> int:
 def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
     """Read a verb and its options, and do with them what `cli` does."""
     FedpmCLI.verb = argv[0]
-    FedpmCLI.words = words = complete_classes(recall_run(settle(argv)))
+    FedpmCLI.words = words = complete_classes(recall_run(under_agent(settle(argv))))
     parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,

@@ -27,14 +27,17 @@ class Given:
         name: The bare name of the class that won; empty where no layer names one.
         arguments: The arguments given with it or after it.
         labelled: Whether a label was given with it or after it.
+        named: Whether any layer says anything of it, null and false included.
     """
 
     name: str = ""
     arguments: set[str] = field(default_factory=set[str])
     labelled: bool = False
+    named: bool = False
 
     def take(self, value: object) -> None:
         """Read the key's value in one layer: a class path, or a mapping with class_path and init_args."""
+        self.named = True
         entry = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"class_path": value}
         name = str(entry.get("class_path") or "").rsplit(".", 1)[-1]
         if name and name != self.name:

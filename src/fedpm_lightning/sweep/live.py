@@ -71,7 +71,7 @@ class LiveTable:
         metric = default_metric(self.metric, [summary])
         values = [row[metric.name] for row in rows if metric and metric.name in row]
         best = (max if metric and metric.goal == "maximize" else min)(values) if values else None
-        rounds = f"{len(rows)}/{summary.get('rounds', '?')}"
+        rounds = f"{len(rows)}/{summary['rounds']}" if "rounds" in summary else "starting"
         return [name, rounds, f"{values[-1]:.4g}" if values else "", f"{best:.4g}" if best is not None else ""]
 
     def status(self, progress: Progress) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import sys
@@ -148,7 +149,7 @@ def submit_array(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder
 
 def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     """Run one point of a sweep's folder in this process: one task of a job array."""
-    from fedpm_lightning.sweep.worker import ELSEWHERE, lock_of, run_words
+    from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, lock_of, run_words
 
     if args.folder is None:
         raise SweepError("--index needs --folder: the folder of a sweep, which holds points.jsonl")
@@ -163,6 +164,7 @@ def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     if lock_of(str(folder.log(point))) is None:
         print(f"{point.name} is running in another process", file=sys.stderr)
         return ELSEWHERE
+    os.environ[SWEEP] = folder.path.name
     return run_words([*point.words, *extra, f"--run_dir={folder.run_dir(point)}"])
 
 

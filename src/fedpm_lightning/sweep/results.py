@@ -68,7 +68,9 @@ def results_table(folder: SweepFolder, points: Sequence[Point], metric: Metric |
         table.add_column("not counted")
     for place, setting in enumerate(settings):
         cells = [*(cell_of(key, setting.params[key]) for key in varied), *figures_of(setting)]
-        table.add_row(*(Text(cell) for cell in cells[: len(table.columns)]), style="bold" if place == 0 and setting.values else "")
+        table.add_row(
+            *(Text(cell) for cell in cells[: len(table.columns)]), style="bold" if place == 0 and setting.values else ""
+        )
     return table
 
 

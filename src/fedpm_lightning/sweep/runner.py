@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from fedpm_lightning.sweep.devices import slot_environment
 from fedpm_lightning.sweep.folder import OVER, SweepFolder
 from fedpm_lightning.sweep.points import Point
-from fedpm_lightning.sweep.worker import ELSEWHERE, work
+from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, work
 
 _INTERRUPTED = {128 + int(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)} | {-int(signal.SIGTERM)}
 _WRONG_COMMAND = 2
@@ -98,7 +98,7 @@ class Runner:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.jobs, self.devices, self.retries = folder, jobs, devices, retries
-        self._environment = dict(os.environ if environment is None else environment)
+        self._environment = dict(os.environ if environment is None else environment) | {SWEEP: folder.path.name}
         self._tries: dict[str, int] = {}
         self.signal: int | None = None
         self._context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")

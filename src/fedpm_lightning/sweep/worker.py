@@ -15,6 +15,9 @@ from pathlib import Path
 ELSEWHERE = 75
 """Exit code of a point that another process is running already (EX_TEMPFAIL)."""
 
+SWEEP = "FEDPM_SWEEP"
+"""Tells a run the name of its sweep, which becomes a tag in W&B."""
+
 
 def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
     """Run `fedpm` with the given words and leave the process with its exit code.
