@@ -216,7 +216,7 @@ def run(argv: list[str]) -> int:
     """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
-        command_line(FedpmCLI, argv)
+        command_line(FedpmCLI, under_agent(settle(argv)))
     except SystemExit as stop:
         return exit_code(stop)
     except KeyboardInterrupt:  # before the first round, or after the last
@@ -235,7 +235,7 @@ def run(argv: list[str]) -> int:
 def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
     """Read a verb and its options, and do with them what `cli` does."""
     FedpmCLI.verb = argv[0]
-    FedpmCLI.words = words = complete_classes(recall_run(under_agent(settle(argv))))
+    FedpmCLI.words = words = complete_classes(recall_run(settle(argv)))
     parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,

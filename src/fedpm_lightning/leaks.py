@@ -57,7 +57,7 @@ def given(words: Sequence[str], key: str) -> Given:
                 found.take(entry)
             found.labelled = found.labelled or layer.get(LABEL) is not None
         elif name == key:
-            found.take(yaml.safe_load(value) if not Path(value).is_file() else _load(value))
+            found.take(_load(value) if _is_file(value) else yaml.safe_load(value))
         elif name.startswith(f"{key}."):
             found.arguments.add(name.removeprefix(f"{key}.").removeprefix("init_args.").split(".")[0])
         elif name == LABEL:
@@ -104,8 +104,15 @@ def _number(word: str) -> bool:
 
 
 def _load(path: str) -> dict[str, Any]:
-    loaded = yaml.safe_load(Path(path).read_text()) if Path(path).is_file() else None
+    loaded = yaml.safe_load(Path(path).read_text()) if _is_file(path) else None
     return _nested(cast("dict[str, Any]", loaded)) if isinstance(loaded, dict) else {}
+
+
+def _is_file(value: str) -> bool:
+    try:
+        return Path(value).is_file()
+    except OSError:  # a class with all its arguments is longer than a file name may be
+        return False
 
 
 def _nested(layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def sweep_tags() -> list[str]:
 
 
 def group_of(config: Mapping[str, Any]) -> str:
-    """Return the W&B group: method, data and split to read, and the hash of what `fedpm compare` takes for one setting."""
+    """Return the W&B group: method, data and split to read, and the hash of the setting that `compare` averages."""
     facts = {"versions": versions(), "method_label": config.get("label")}
     run = Run(Path(), dict(config), facts, History())
     digest = hashlib.sha256(repr(run.setting).encode()).hexdigest()[:8]

@@ -11,15 +11,14 @@ from typing import Any
 import yaml
 
 from fedpm_lightning.sweep.errors import SweepError
-from fedpm_lightning.sweep.points import SEED, Point
-from fedpm_lightning.words import FILE, spell
+from fedpm_lightning.sweep.points import Point
+from fedpm_lightning.words import CLASSES, FILE, spell
 
 
 def check_points(points: Sequence[Point]) -> int:
     """Parse points with the real parser, build their method, schedule and partition, and look for every value.
 
-    Of a large grid those are taken that show every value of every parameter together with every choice of files and
-    classes: values of other parameters do not depend on each other.
+    Of a large grid those are taken that show every choice of files and classes and every value (see `covering`).
 
     Returns:
         How many points were parsed.
@@ -40,18 +39,26 @@ def check_points(points: Sequence[Point]) -> int:
 
 
 def covering(points: Iterable[Point]) -> Iterable[Point]:
-    """Yield the points that show a (files and classes, parameter, value) that none before them showed."""
+    """Yield the points that show something none before them showed: a choice of files and classes, or a value.
+
+    An argument of a class is shown anew with every choice, since another class may not have it.
+    """
     seen: set[tuple[Any, ...]] = set()
     for point in points:
-        structure = tuple(sorted((k, str(v)) for k, v in point.params.items() if _structural(k, v)))
-        shows = {(structure, key, str(value)) for key, value in point.params.items()}
+        choice = tuple(sorted((k, str(v)) for k, v in point.params.items() if _structural(k, v)))
+        shows: set[tuple[Any, ...]] = {choice}
+        for key, value in point.params.items():
+            shows.add((choice if key.startswith(_ARGUMENTS) else (), key, str(value)))
         if not shows <= seen:
             seen |= shows
             yield point
 
 
+_ARGUMENTS = tuple(f"{name}." for name in CLASSES)
+
+
 def _structural(key: str, value: Any) -> bool:
-    return key.startswith(f"{FILE}.") or (isinstance(value, str) and key != SEED) or isinstance(value, dict)
+    return key.startswith(f"{FILE}.") or key in CLASSES or isinstance(value, dict)
 
 
 def parsed(words: Sequence[str]) -> Any:

@@ -19,6 +19,8 @@ from fedpm_lightning.sweep.options import make_parser
 from fedpm_lightning.sweep.points import Point, make_points
 from fedpm_lightning.sweep.sweep_file import SweepFile, load_sweep
 
+_DRAWN = 8
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, run or submit a sweep.
@@ -45,14 +47,15 @@ def _run(args: argparse.Namespace, extra: list[str]) -> int:
         return run_one(args, extra)
     if args.file is None:
         raise SweepError("say which sweep: fedpm sweep sweeps/NAME.yaml (fedpm sweep --help)")
-    sweep = chosen_method(load_sweep(args.file), args)
+    given = load_sweep(args.file)
+    sweep = chosen_method(given, args)
     points = make_points(sweep, extra, args.points, args.seed)
     folder = SweepFolder((args.folder or Path("runs/sweeps") / _slug(sweep.name)).resolve())
     if args.dry_run and not args.slurm:
         for point in points:
             print(shlex.join(["fedpm", *point.words, f"--run_dir={folder.run_dir(point)}"]))
         return 0
-    checked(sweep, points, timing=args.check and not args.no_timing)
+    checked(given, points, timing=args.check and not args.no_timing)
     if args.check:
         return 0
     if args.slurm:
@@ -74,7 +77,8 @@ def chosen_method(sweep: SweepFile, args: argparse.Namespace) -> SweepFile:
             f"or draw points of the same space here:\n"
             f"  fedpm sweep {sweep.path} --method random --points 20"
         )
-    return replace(sweep, method="random", cap=sweep.cap or 20) if sweep.method == "bayes" else sweep
+    # W&B chooses the points; the check draws some of the same space.
+    return replace(sweep, method="random", cap=_DRAWN) if sweep.method == "bayes" else sweep
 
 
 def checked(sweep: SweepFile, points: Sequence[Point], timing: bool) -> None:
@@ -87,16 +91,24 @@ def checked(sweep: SweepFile, points: Sequence[Point], timing: bool) -> None:
 
     parsed = check_points(points)
     # On stderr, because stdout may be the batch file.
-    told = f"{sweep.path}: {len(points)} points ({sweep.method}), {parsed} command lines parsed, every value arrives"
-    print(told, file=sys.stderr)
+    cap = f"up to {sweep.cap} runs" if sweep.cap else "no end: set run_cap"
+    number = f"bayes, {cap}, {len(points)} drawn for the check" if sweep.method == "bayes" else f"{len(points)} points"
+    print(f"{sweep.path}: {number}; {parsed} command lines parsed, every value arrives", file=sys.stderr)
     if timing:
         from fedpm_lightning.sweep.timing import hours, timed_round
 
         seconds = timed_round(points[0])
+        points = _as_many(points, sweep)
         print(
             f"one round of {points[0].name} takes {seconds:.2g} s here: about {hours(points, seconds):.2g} hours "
             "for all points one after the other (other methods may take longer than this one)"
         )
+
+
+def _as_many(points: Sequence[Point], sweep: SweepFile) -> Sequence[Point]:
+    """Repeat the drawn points up to the number of runs that W&B would start."""
+    runs = sweep.cap if sweep.method == "bayes" and sweep.cap else len(points)
+    return [points[index % len(points)] for index in range(runs)]
 
 
 def run_here(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder, points: Sequence[Point]) -> int:
