@@ -49,6 +49,6 @@ class FakeSlurm:
             )
 
     @staticmethod
-    def near_the_limit(task: subprocess.Popen) -> None:
-        """Send what `--signal=B:USR1@..` asks for: to the batch shell alone."""
-        task.send_signal(signal.SIGUSR1)
+    def send(task: subprocess.Popen, name: str) -> None:
+        """Send a signal to the batch shell alone, as `--signal=B:USR1@..` asks for."""
+        task.send_signal(signal.Signals[f"SIG{name}"])

@@ -30,6 +30,7 @@ def grid():
         "seed_everything": {"values": [0, 1]},
         "rounds": {"value": 2},
         "model.local_epochs": {"value": 1},
+        "model.net.hidden": {"value": [16]},
     }
 
 

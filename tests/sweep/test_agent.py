@@ -24,7 +24,7 @@ PARAMS = {
     "data.augment": True,
     "trainer.deterministic": False,
     "data.partition.alpha": 1,
-    "data.source": None,
+    "data.batch_size": None,
     "model.method": "FedPM",
     "model.lr_schedule": {"class_path": "fedpm_lightning.schedules.Cosine", "init_args": {}},
     "label": "a label, with 'quotes'",
