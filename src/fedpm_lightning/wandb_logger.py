@@ -52,8 +52,8 @@ def settle_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, A
             logger.init_args.save_dir = str(run_dir.resolve())
         if logger.init_args.get("name") is None and AGENT not in os.environ:
             logger.init_args.name = run_dir.name
-        if "WANDB_RUN_GROUP" not in os.environ and (logger.get("dict_kwargs") or {}).get("group") is None:
-            logger["dict_kwargs"] = {**(logger.get("dict_kwargs") or {}), "group": group_of(config)}
+        if "WANDB_RUN_GROUP" not in os.environ and logger.init_args.get("group") is None:
+            logger.init_args.group = group_of(config)
 
 
 def sweep_tags() -> list[str]:
