@@ -14,6 +14,8 @@ from fedpm_lightning.wandb_logger import group_of
 from resume_parts import until
 from wandb_records import flat, records
 
+# W&B leaves the file of a sweep's parameters to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore:.*sweep-params:pytest.PytestUnraisableExceptionWarning")
 SMALL = ("--config", "configs/quickstart.yaml", "--model.local_epochs=1", "--model.net.hidden=[16]", "--rounds=2")
 
 
@@ -72,7 +74,7 @@ def under_agent(monkeypatch, tmp_path, params: dict, run_id: str) -> None:
     import wandb
 
     wandb.teardown()  # an agent starts a process a run; here W&B must read the environment anew
-    file = tmp_path / f"{run_id}.yaml"
+    file = tmp_path / f"sweep-params-{run_id}.yaml"
     file.write_text(yaml.safe_dump({"wandb_version": 1, **{k: {"value": v} for k, v in params.items()}}))
     monkeypatch.setenv("WANDB_SWEEP_ID", "swp1")
     monkeypatch.setenv("WANDB_RUN_ID", run_id)

@@ -277,6 +277,7 @@ def quiet_lightning() -> None:
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*isinstance.treespec, LeafSpec.*",
+        ".*`srun` command is available.*",  # a run on a login node, or one that an agent or a sweep's task started
         ".*callbacks used to create the checkpoint need to be provided.*",
         ".*args parameter is intended to run from within Python.*",
         ".*Total length of `list` across ranks is zero.*",  # no evaluation split at all

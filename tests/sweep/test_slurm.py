@@ -91,12 +91,9 @@ def test_a_bad_sbatch_option(sweep, sweep_file, grid, capsys):
 )
 def test_what_the_shell_does_with_signals(slurm, tmp_path, signal, ends, restarts, code, requeued):
     """With a `fedpm` that takes a while to end after SIGTERM, as one that finishes its round."""
-    fedpm = slurm.bin / "fedpm"
     waits = f'trap "sleep 0.3; echo saved; exit {ends}" TERM; echo up; while :; do sleep 0.05; done'
-    fedpm.write_text(
-        f'#!/bin/bash\necho "$@"; echo "$SLURM_JOB_NAME $OMP_NUM_THREADS"\n{waits if signal else "exit 1"}\n'
-    )
-    fedpm.chmod(0o755)
+    told = 'echo "$@"; echo "$SLURM_JOB_NAME $OMP_NUM_THREADS"\n'
+    slurm.command("fedpm", f"{told}{waits if signal else 'exit 1'}\n")
     folder = SweepFolder(tmp_path / "s")
     script = folder.path / "slurm" / "array.sbatch"
     script.parent.mkdir(parents=True)
