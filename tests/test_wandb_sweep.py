@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import sys
 
 import pytest
 import yaml
@@ -103,33 +101,13 @@ def test_a_run_of_wandbs_agent_logs_and_has_a_folder_of_its_own(offline, tmp_pat
 
 def test_a_run_stopped_under_the_agent_is_queued_again(offline, tmp_path, monkeypatch):
     under_agent(monkeypatch, tmp_path, {"seed_everything": 0}, "r3")
-    stop = ("--trainer.callbacks+=test_wandb_sweep.Stop",)
-    monkeypatch.setitem(sys.modules, "test_wandb_sweep", sys.modules[__name__])
-    assert main(["fit", *SMALL, "--seed_everything=0", *stop]) == 143
+    assert main(["fit", *SMALL, "--seed_everything=0", "--trainer.callbacks+=resume_parts.Signal"]) == 143
     found = offline(tmp_path / "runs")
     assert any(r.HasField("preempting") for r in found)
     # W&B starts it again under the same id: it finds its folder and goes on.
     assert main(["fit", *SMALL, "--seed_everything=0", "--trainer.logger=false"]) == 0
     rows = (tmp_path / "runs" / "sweep-swp1" / "fedpm-s0-r3" / "metrics.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in rows] == ["round", "1", "2"]
-
-
-def _stop_class():
-    import signal
-
-    from fedpm_lightning.callbacks.base import FederatedCallback
-
-    class Stop(FederatedCallback):
-        """Sends this process SIGTERM in its first round."""
-
-        def on_round_start(self, trainer, module, cohort) -> None:
-            if module.round == 0:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    return Stop
-
-
-Stop = _stop_class()
 
 
 @pytest.mark.slow
