@@ -31,7 +31,8 @@ def test_the_name_is_the_hash_of_what_is_run(tmp_path):
 
     same = name("--seed_everything=1", "--rounds", "3")
     assert same == name("--rounds=3", "--seed_everything", "1"), "neither order nor spelling"
-    assert same == name("--rounds=3", "--seed_everything=1", "--trainer.logger=WandbLogger", "--data.source", "X")
+    assert same == name("--rounds=3", "--seed_everything=1", "--trainer.logger=WandbLogger", "--data.root", "X")
+    assert name("--data.source=/a/a9a") == name("--data.source", "/b/a9a") != name("--data.source=/a/w8a")
     assert same not in {name("--rounds=4", "--seed_everything=1"), name("--rounds=3", "--seed_everything=2")}
     file.write_text("# a comment\na: 1\n")
     assert same == name("--rounds=3", "--seed_everything=1")

@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SweepError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # while the points are checked
+        return 130
 
 
 def _run(args: argparse.Namespace, extra: list[str]) -> int:

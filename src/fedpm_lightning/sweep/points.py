@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import yaml
@@ -120,13 +120,15 @@ def identity(words: Sequence[str]) -> str:
     given = list(options(settled[1:]))
     layers = [_content(str(option.value)) for option in given if option.name == FILE]
     chosen = {option.name: option.value for option in given if _decides(option.name)}
+    if "data.source" in chosen:  # the same data may lie in another folder; another name may be other data
+        chosen["data.source"] = PurePath(str(chosen["data.source"])).name
     text = json.dumps([settled[0], layers, chosen], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _decides(name: str) -> bool:
-    # A checkpoint may go on for more rounds; as a point of a sweep it is another one.
-    return name == "rounds" or not below(name, (*FREE, *PLACES))
+    # A checkpoint may go on for more rounds; a point of a sweep with more rounds is another one.
+    return name in {"rounds", "data.source"} or not below(name, (*FREE, *PLACES))
 
 
 def _content(path: str) -> Any:

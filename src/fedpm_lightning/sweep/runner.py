@@ -120,6 +120,8 @@ class Runner:
         old = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             self._loop(progress, display)
+        except KeyboardInterrupt:
+            display.event("ended at once; runs go on from their last checkpoints")
         finally:
             self._end(progress, kill=True)
             for number, handler in old.items():
