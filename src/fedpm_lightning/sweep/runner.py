@@ -167,7 +167,9 @@ class Runner:
             progress.elsewhere.append(point)
             display.event(f"left out  {name}: another process is running it")
         elif self.signal is not None and code in _INTERRUPTED:
-            display.event(f"stopped  {name} after round {self.folder.rounds_done(point)}; it will go on from there")
+            done = self.folder.rounds_done(point)
+            where = f"after round {done}; it will go on from there" if done else "before its first round was over"
+            display.event(f"stopped  {name} {where}")
         elif code != _WRONG_COMMAND and self._tries[name] <= self.retries and self.signal is None:
             progress.waiting.appendleft(point)
             display.event(f"failed  {name} with exit code {code} after {took}: once more")
