@@ -48,6 +48,18 @@ class Break(FederatedCallback):
         raise ValueError("the test breaks the run")
 
 
+class Signal(FederatedCallback):
+    """Sends this process SIGTERM in its first round, `times` times within a moment, or at longer intervals."""
+
+    def __init__(self, times: int = 1, every_s: float = 0.05) -> None:
+        self.times, self.every_s = times, every_s
+
+    def on_round_start(self, trainer, module, cohort) -> None:
+        for _ in range(self.times if module.round == 0 else 0):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(self.every_s)
+
+
 def broken(at: int, how: str) -> tuple[str, ...]:
     """Return the words that add `Break` to a run."""
     return (

@@ -203,3 +203,17 @@ def test_evaluation_without_a_run_says_how(fedpm, capsys):
 def test_what_lightning_refuses_is_no_traceback(quickstart, capsys):
     assert quickstart(*ONE, "--trainer.gradient_clip_val", "1").code == 1
     assert "gradient" in capsys.readouterr().err
+
+
+def test_a_class_with_many_arguments_is_chosen_by_name(quickstart):
+    """Spelled out with all its defaults it is longer than a file name may be."""
+    run = quickstart(*ONE, "--config", "configs/method/fedavg.yaml", "--model.method", "FedPM", "--model.method.lr=0.2")
+    assert run.code == 0 and run.summary["method_label"] == "FedPM"
+    assert settings(run)["model"]["method"]["init_args"]["lr"] == 0.2
+
+
+def test_options_win_over_files_wherever_they_stand(fedpm):
+    words = ("fit", "--rounds", "1", "--model.method.lr=0.05", "--data.partition.alpha=0.7")
+    run = fedpm(*words, "--model.local_epochs=1", "--config", "configs/quickstart.yaml")
+    assert run.code == 0 and len(run.rows) == 1
+    assert settings(run)["model"]["method"]["init_args"]["lr"] == 0.05 and run.summary["alpha"] == 0.7

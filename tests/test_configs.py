@@ -132,7 +132,7 @@ def test_the_frame_aggregates_once_a_round(quickstart, monkeypatch):
     assert counts == [0, 1]
 
 
-@pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("paper/")))
+@pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("paper/test1_")))
 def test_paper_configs_lie_over_their_base(fedpm, tmp_path, tiny_libsvm, name):
     base = next(base for base in ("a9a", "w8a") if base in name)
     run = fedpm(
@@ -141,3 +141,12 @@ def test_paper_configs_lie_over_their_base(fedpm, tmp_path, tiny_libsvm, name):
         "--model.net.in_features", "20", "--rounds", "2", "--data.root", str(tmp_path),
     )  # fmt: skip
     assert run.code == 0 and float(run.rows[-1]["opt/distance"]) < run.summary["initial"]["opt/distance"]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("paper/epochs/")))
+def test_the_epoch_files_make_500_epochs(quickstart, name):
+    config = yaml.safe_load((CONFIGS / name).read_text())
+    assert config["rounds"] * config["model"]["local_epochs"] == 500
+    assert Path(name).stem == f"{config['rounds']}x{config['model']['local_epochs']}"
+    run = quickstart("--config", f"configs/{name}", "--config", "configs/method/fedavg.yaml", "--rounds", "1")
+    assert run.code == 0 and run.summary["local_epochs"] == config["model"]["local_epochs"]

@@ -28,6 +28,8 @@ ALLOWED = {
     "models": BASE,
     "data": BASE,
     "report": set(),
+    "words": set(),
+    "sweep": {"report", "checkpoints", "words"},
     "checkpoints": BASE,
     "evaluation": BASE | {"client"},
     "ranks": BASE,

@@ -17,6 +17,7 @@ verbs:
   compare    tables and figures over runs:             fedpm compare runs/
   dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
   partition  who holds which classes, without training: fedpm partition --config configs/quickstart.yaml
+  sweep      many runs, here or on SLURM:              fedpm sweep sweeps/digits.yaml
 
 `fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
   fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
@@ -30,6 +31,7 @@ VERBS = {
     "compare": "fedpm_lightning.report.compare",
     "dashboard": "fedpm_lightning.report.dashboard.command",
     "partition": "fedpm_lightning.partition_verb",
+    "sweep": "fedpm_lightning.sweep.main",
 }
 _WITH_VERB = "fedpm_lightning.experiment"
 

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
@@ -27,9 +28,11 @@ from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, ful
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.registry import has_test_part
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
-from fedpm_lightning.leaks import reset_leaks
+from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
+from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
+from fedpm_lightning.words import settle
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,
@@ -97,9 +100,7 @@ class FedpmCLI(LightningCLI):
             raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
         if settings.checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
-        for key in ("model.lr_schedule", "data.partition"):
-            reset_leaks(settings, key, self.words)
-        chosen = reset_leaks(settings, "model.method", self.words)
+        chosen = reset_all_leaks(settings, self.words)
         if settings.label is None or (chosen.name and not chosen.labelled):
             settings.label = settings.model.method.class_path.rsplit(".", 1)[-1]
         asked = settings.run_dir
@@ -110,12 +111,8 @@ class FedpmCLI(LightningCLI):
         self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
         if self.subcommand == "fit":
             self.settle_start(settings)
-        for logger in _as_list(settings.trainer.logger):
-            if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
-                continue
-            if logger.init_args.save_dir in {".", None}:
-                # Absolute: W&B's service writes the files, and it may have been started in another folder.
-                logger.init_args.save_dir = str(Path(settings.run_dir).resolve())
+        recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
+        settle_loggers(_as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
 
     def settle_start(self, settings: Any) -> None:
         """Find the checkpoint to go on from, and refuse one of another experiment."""
@@ -148,7 +145,7 @@ class FedpmCLI(LightningCLI):
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
         files = [RunFiles(run_dir, config), PartitionPicture(run_dir)]
-        return [*files, *bars, WandbRun(config), stop, checkpoints]
+        return [*files, *bars, WandbRun(config, tags=sweep_tags()), stop, checkpoints]
 
     def before_fit(self) -> None:
         """Write the complete configuration into the run's folder."""
@@ -178,6 +175,9 @@ def choose_run_dir(settings: Any) -> Path:
     """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time."""
     if settings.run_dir is not None:
         return Path(settings.run_dir)
+    by_agent = agents_run_dir(_slug(settings.label), settings.seed_everything)
+    if by_agent is not None:
+        return by_agent
     if "LOCAL_RANK" in os.environ and "FEDPM_RUN_DIR" in os.environ:  # a rank started by the first one
         return Path(os.environ["FEDPM_RUN_DIR"])
     stamp = os.environ.get("SLURM_JOB_ID") or datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -218,21 +218,7 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
     """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
-        cli.verb = argv[0]
-        cli.words = words = complete_classes(recall_run(argv))
-        parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in cli.subcommands()}
-        cli(
-            FederatedModule,
-            FederatedData,
-            args=words,
-            parser_class=ShortErrorParser,
-            parser_kwargs={"allow_abbrev": False, **parser_kwargs},
-            trainer_defaults=TRAINER_DEFAULTS,
-            seed_everything_default=0,
-            save_config_callback=None,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-        )
+        command_line(cli, under_agent(settle(argv)))
     except SystemExit as stop:
         return exit_code(stop)
     except KeyboardInterrupt:  # before the first round, or after the last
@@ -246,6 +232,25 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
     except USER_ERRORS as error:
         return _report(full_disk(error), 1)
     return 0
+
+
+def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
+    """Read a verb and its options, and do with them what `cli` does."""
+    FedpmCLI.verb = argv[0]
+    FedpmCLI.words = words = complete_classes(recall_run(settle(argv)))
+    parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
+    return cli(
+        FederatedModule,
+        FederatedData,
+        args=words,
+        parser_class=ShortErrorParser,
+        parser_kwargs={"allow_abbrev": False, **parser_kwargs},
+        trainer_defaults=TRAINER_DEFAULTS,
+        seed_everything_default=0,
+        save_config_callback=None,
+        auto_configure_optimizers=False,
+        load_from_checkpoint_support=False,
+    )
 
 
 def exit_code(stop: SystemExit) -> int:
@@ -274,6 +279,7 @@ def quiet_lightning() -> None:
         ".*exists and is not empty.*",
         ".*GPU available but not used.*",
         ".*isinstance.treespec, LeafSpec.*",
+        ".*`srun` command is available.*",  # a run on a login node, or one that an agent or a sweep's task started
         ".*callbacks used to create the checkpoint need to be provided.*",
         ".*args parameter is intended to run from within Python.*",
         ".*Total length of `list` across ranks is zero.*",  # no evaluation split at all

@@ -27,19 +27,23 @@ class Given:
         name: The bare name of the class that won; empty where no layer names one.
         arguments: The arguments given with it or after it.
         labelled: Whether a label was given with it or after it.
+        named: Whether any layer says anything of it, null and false included.
     """
 
     name: str = ""
     arguments: set[str] = field(default_factory=set[str])
     labelled: bool = False
+    named: bool = False
 
     def take(self, value: object) -> None:
         """Read the key's value in one layer: a class path, or a mapping with class_path and init_args."""
+        self.named = True
         entry = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {"class_path": value}
         name = str(entry.get("class_path") or "").rsplit(".", 1)[-1]
         if name and name != self.name:
             self.name, self.arguments, self.labelled = name, set(), False
-        self.arguments |= set(cast("Mapping[str, Any]", entry.get("init_args") or {}))
+        bare = {} if {"class_path", "init_args"} & set(entry) else entry  # {"lr": 0.1}: the class stays as it is
+        self.arguments |= set(cast("Mapping[str, Any]", entry.get("init_args") or bare))
 
 
 def given(words: Sequence[str], key: str) -> Given:
@@ -53,12 +57,19 @@ def given(words: Sequence[str], key: str) -> Given:
                 found.take(entry)
             found.labelled = found.labelled or layer.get(LABEL) is not None
         elif name == key:
-            found.take(yaml.safe_load(value) if not Path(value).is_file() else _load(value))
+            found.take(_load(value) if _is_file(value) else yaml.safe_load(value))
         elif name.startswith(f"{key}."):
             found.arguments.add(name.removeprefix(f"{key}.").removeprefix("init_args.").split(".")[0])
         elif name == LABEL:
             found.labelled = True
     return found
+
+
+def reset_all_leaks(settings: Any, words: Sequence[str]) -> Given:
+    """Reset the leaked arguments of every class that a layer may change; return what the layers say of the method."""
+    for key in ("model.lr_schedule", "data.partition"):
+        reset_leaks(settings, key, words)
+    return reset_leaks(settings, "model.method", words)
 
 
 def reset_leaks(settings: Any, key: str, words: Sequence[str]) -> Given:
@@ -93,14 +104,37 @@ def _number(word: str) -> bool:
 
 
 def _load(path: str) -> dict[str, Any]:
-    loaded = yaml.safe_load(Path(path).read_text()) if Path(path).is_file() else None
-    return cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    loaded = yaml.safe_load(Path(path).read_text()) if _is_file(path) else None
+    return _nested(cast("dict[str, Any]", loaded)) if isinstance(loaded, dict) else {}
+
+
+def _is_file(value: str) -> bool:
+    try:
+        return Path(value).is_file()
+    except OSError:  # a class with all its arguments is longer than a file name may be
+        return False
+
+
+def _nested(layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Write dotted keys, as in a file of W&B's `${args_json_file}`, as branches."""
+    nested: dict[str, Any] = {}
+    for key, value in layer.items():
+        head, *rest = str(key).split(".")
+        for part in reversed(rest):
+            value = {part: value}
+        nested[head] = _merged(nested.get(head), value)
+    return nested
+
+
+def _merged(below: object, above: object) -> Any:
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    old, new = cast("dict[str, Any]", below), cast("dict[str, Any]", above)
+    return old | {key: _merged(old.get(key), value) for key, value in new.items()}
 
 
 def _dig(layer: Mapping[str, Any], key: str) -> object:
-    """Return the entry at a dotted key; keys may also be written dotted."""
-    if key in layer:
-        return layer[key]
+    """Return the entry at a dotted key."""
     head, _, rest = key.partition(".")
     below = layer.get(head)
     return _dig(cast("Mapping[str, Any]", below), rest) if rest and isinstance(below, Mapping) else below

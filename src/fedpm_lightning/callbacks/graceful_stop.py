@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -17,6 +18,8 @@ from fedpm_lightning.errors import InterruptedRun
 from fedpm_lightning.ranks import all_sum
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
+ECHO_S = 1.0
+"""A signal so soon after the first is its echo: a scheduler, an agent or a shell passes on what the run got too."""
 
 
 class GracefulStop(FederatedCallback):
@@ -40,6 +43,7 @@ class GracefulStop(FederatedCallback):
         self.run_dir, self.grace_s = Path(run_dir), grace_s
         self.leaving = False
         self._signal: signal.Signals | None = None
+        self._received_at = 0.0
         self._old: dict[signal.Signals, Any] = {}
         self._trainer: Trainer | None = None
 
@@ -88,9 +92,10 @@ class GracefulStop(FederatedCallback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self._signal is not None:
-            self._too_long(number, frame)
+            if time.monotonic() - self._received_at > ECHO_S:
+                self._too_long(number, frame)
             return
-        self._signal = signal.Signals(number)
+        self._signal, self._received_at = signal.Signals(number), time.monotonic()
         if self._trainer is not None and self._trainer.is_global_zero:
             # Not print: the signal may have come in the middle of another print.
             text = f"\n{self._signal.name}: the round ends and is saved if that takes under {self.grace_s:g} s\n"

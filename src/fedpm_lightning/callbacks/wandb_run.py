@@ -7,6 +7,7 @@ wandb itself is only touched through the logger, so a run without it never impor
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -103,4 +104,6 @@ def finish_wandb(exit_code: int) -> None:
     """Close the W&B run of this process, if there is one, so that the next run of the process gets its own."""
     wandb = sys.modules.get("wandb")
     if wandb is not None and wandb.run is not None:
+        if exit_code > 128 and "WANDB_SWEEP_ID" in os.environ:
+            wandb.run.mark_preempting()  # stopped by a signal: W&B queues the run again, under the same id
         wandb.finish(exit_code=exit_code)

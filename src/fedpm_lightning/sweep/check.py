@@ -1,0 +1,134 @@
+"""Is every point a command line that `fedpm` accepts, and do its values arrive? Found out before the first run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import yaml
+
+from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep.points import Point
+from fedpm_lightning.words import CLASSES, FILE, spell
+
+
+def check_points(points: Sequence[Point]) -> int:
+    """Parse points with the real parser, build their method, schedule and partition, and look for every value.
+
+    Of a large grid those are taken that show every choice of files and classes and every value (see `covering`).
+
+    Returns:
+        How many points were parsed.
+
+    Raises:
+        SweepError: Naming the first point that cannot run, and why.
+    """
+    chosen = list(covering(points))
+    for point in chosen:
+        try:
+            settings = parsed(point.words)
+            _build(settings)
+            _arrived(point, settings)
+        except (SweepError, ValueError, TypeError, ImportError, AttributeError) as cause:
+            shown = ", ".join(f"{key}={value}" for key, value in point.params.items())
+            raise SweepError(f"{cause}\nin point {point.index} of {len(points)} ({shown})") from None
+    return len(chosen)
+
+
+def covering(points: Iterable[Point]) -> Iterable[Point]:
+    """Yield the points that show something none before them showed: a choice of files and classes, or a value.
+
+    An argument of a class is shown anew with every choice, since another class may not have it.
+    """
+    seen: set[tuple[Any, ...]] = set()
+    for point in points:
+        choice = tuple(sorted((k, str(v)) for k, v in point.params.items() if _structural(k, v)))
+        shows: set[tuple[Any, ...]] = {choice}
+        for key, value in point.params.items():
+            shows.add((choice if key.startswith(_ARGUMENTS) else (), key, str(value)))
+        if not shows <= seen:
+            seen |= shows
+            yield point
+
+
+_ARGUMENTS = tuple(f"{name}." for name in CLASSES)
+
+
+def _structural(key: str, value: Any) -> bool:
+    return key.startswith(f"{FILE}.") or key in CLASSES or isinstance(value, dict)
+
+
+def parsed(words: Sequence[str]) -> Any:
+    """Parse the words of `fedpm` as a run would, without a folder, a seed or a trainer.
+
+    Returns:
+        The verb's settings.
+
+    Raises:
+        SweepError: With the parser's message.
+    """
+    from fedpm_lightning.settings_only import parse
+
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+            return parse(words)
+    except SystemExit:
+        text = told.getvalue().replace("fedpm VERB --help lists every key.", "").strip()
+        raise SweepError(text.removeprefix("error: ")) from None
+
+
+def _build(settings: Any) -> None:
+    """Build what checks its own arguments and costs nothing: a damping of -1 fails here, not in the third hour."""
+    for branch, key in (("model", "method"), ("model", "lr_schedule"), ("data", "partition")):
+        spec = settings[branch].get(key)
+        if spec is not None and "class_path" in spec:
+            module, _, name = str(spec["class_path"]).rpartition(".")
+            getattr(import_module(module), name)(**(spec["init_args"].as_dict() if "init_args" in spec else {}))
+    if settings["rounds"] < 1:
+        raise SweepError(f"rounds must be at least 1, got {settings['rounds']}")
+
+
+def _arrived(point: Point, settings: Any) -> None:
+    """Compare what the sweep asked for with what the run would use."""
+    for key, value in point.params.items():
+        if key.startswith(f"{FILE}."):
+            continue
+        got, asked = lookup(settings, key), yaml.safe_load(spell(str(value)))
+        if not same(got, asked):
+            raise SweepError(f"--{key}={value} does not arrive: the run would use {got!r}")
+
+
+def lookup(settings: Any, key: str) -> Any:
+    """Return the value at a dotted key; `init_args` may be left out of it."""
+    here = settings
+    for part in key.split("."):
+        if not hasattr(here, "get"):
+            return None
+        if here.get(part) is None and here.get("init_args") is not None:
+            here = here["init_args"]
+        here = here.get(part)
+    return here
+
+
+def same(got: Any, asked: Any) -> bool:
+    """Tell whether a parsed value is the one asked for: numbers by value, classes by name, files by content."""
+    if hasattr(got, "get") and got.get("class_path") is not None:
+        wanted = asked.get("class_path") if isinstance(asked, dict) else asked
+        return bare(got["class_path"]) == bare(wanted) or str(wanted).endswith((".yaml", ".json"))
+    if isinstance(got, float | int) and not isinstance(asked, bool | None):
+        try:
+            return float(got) == float(asked)
+        except (TypeError, ValueError):
+            return False
+    if isinstance(got, list | tuple):
+        return list(got) == asked
+    return got == asked or str(got) == str(asked)
+
+
+def bare(name: Any) -> str:
+    """Return a class's bare name, as it is compared: `my.FedAvg`, `FedAvg` and `fed_avg` are one."""
+    return str(name).rsplit(".", 1)[-1].lower().replace("_", "")

@@ -1,0 +1,140 @@
+"""The points of a sweep: parameter values, the command that runs them, and a name by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path, PurePath
+from typing import Any
+
+import yaml
+
+from fedpm_lightning.checkpoints.identity import FREE, PLACES, below
+from fedpm_lightning.sweep.commands import fedpm_words
+from fedpm_lightning.sweep.draws import draw
+from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep.sweep_file import SweepFile
+from fedpm_lightning.words import FILE, options, settle
+
+SEED = "seed_everything"
+_LONGEST_NAME = 64
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep.
+
+    Attributes:
+        index: Its place in the sweep's folder, which a job array counts by.
+        name: A readable part and the hash of what it runs; the name of its run's folder.
+        params: The values that the sweep chose.
+        words: What follows `fedpm` on its command line, without the run's folder.
+    """
+
+    index: int
+    name: str
+    params: dict[str, Any]
+    words: list[str]
+
+    def to_json(self) -> str:
+        """Write the point as one line."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def make_points(sweep: SweepFile, extra: Sequence[str] = (), number: int | None = None, seed: int = 0) -> list[Point]:
+    """Lay out a sweep's points.
+
+    Args:
+        sweep: The sweep file; its method is grid or random.
+        extra: Further words for every point, after those of the sweep.
+        number: How many: the first of a grid, or random ones; by default the file's run_cap.
+        seed: Decides the random points.
+
+    Raises:
+        SweepError: If random points are asked for without a number, or a grid has a parameter without values.
+    """
+    _no_overlap(sweep, extra)
+    number = sweep.cap if number is None else number
+    chosen = _random(sweep, number, seed) if sweep.method == "random" else _grid(sweep)[:number]
+    varied = [key for key in sweep.parameters if len({repr(params[key]) for params in chosen}) > 1]
+    points: dict[str, Point] = {}
+    for params in chosen:
+        words = [*fedpm_words(sweep.command, params), *extra]
+        name = f"{readable(params, varied)}-{identity(words)}".lstrip("-")
+        points.setdefault(name, Point(len(points), name, params, words))
+    return list(points.values())
+
+
+def _grid(sweep: SweepFile) -> list[dict[str, Any]]:
+    keys = sorted(sweep.parameters)  # W&B's order
+    return [dict(zip(keys, values, strict=True)) for values in product(*(_values(sweep, key) for key in keys))]
+
+
+def _values(sweep: SweepFile, key: str) -> list[Any]:
+    entry = sweep.parameters[key]
+    if "value" in entry:
+        return [entry["value"]]
+    if "values" not in entry:
+        raise SweepError(f"{key}: a grid needs `values`, not {entry}; or say `--method random --points N`")
+    return list(entry["values"])
+
+
+def _random(sweep: SweepFile, number: int | None, seed: int) -> list[dict[str, Any]]:
+    if number is None:
+        raise SweepError(f"{sweep.path}: say how many random points: --points N, or `run_cap: N` in the file")
+    keys = sorted(sweep.parameters)
+    return [{key: draw(key, sweep.parameters[key], seed, index) for key in keys} for index in range(number)]
+
+
+def _no_overlap(sweep: SweepFile, extra: Sequence[str]) -> None:
+    both = {option.name for option in options(extra)} & set(sweep.parameters)
+    if both:
+        raise SweepError(f"--{min(both)} is a parameter of {sweep.path}: every point would get the same value")
+
+
+def readable(params: Mapping[str, Any], keys: Sequence[str]) -> str:
+    """Write the values of some parameters shortly: `fedpm-alpha0.1-s0`."""
+    parts = [_short(key, params[key]) for key in keys]
+    text = re.sub(r"[^A-Za-z0-9.+-]+", "_", "-".join(parts))
+    return text[:_LONGEST_NAME].rstrip("-._")
+
+
+def _short(key: str, value: Any) -> str:
+    if key.startswith(f"{FILE}."):
+        return Path(str(value)).stem
+    shown = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"s{shown}" if key == SEED else f"{key.rsplit('.', 1)[-1]}{shown}"
+
+
+def identity(words: Sequence[str]) -> str:
+    """Hash what decides a run's figures: the options, and what is IN the files, so that a changed file is a new run.
+
+    Raises:
+        SweepError: If a file is not there, or is not YAML.
+    """
+    settled = settle(words)
+    given = list(options(settled[1:]))
+    layers = [_content(str(option.value)) for option in given if option.name == FILE]
+    chosen = {option.name: option.value for option in given if _decides(option.name)}
+    if "data.source" in chosen:  # the same data may lie in another folder; another name may be other data
+        chosen["data.source"] = PurePath(str(chosen["data.source"])).name
+    text = json.dumps([settled[0], layers, chosen], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _decides(name: str) -> bool:
+    # A checkpoint may go on for more rounds; a point of a sweep with more rounds is another one.
+    return name in {"rounds", "data.source"} or not below(name, (*FREE, *PLACES))
+
+
+def _content(path: str) -> Any:
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as cause:
+        raise SweepError(f"{path} cannot be read ({cause.strerror}); paths are relative to {Path.cwd()}") from None
+    except yaml.YAMLError as cause:
+        raise SweepError(f"{path} is not YAML: {cause}") from None

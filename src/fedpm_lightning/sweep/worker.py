@@ -1,0 +1,88 @@
+"""The process that runs one point."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import connection, parent_process
+from pathlib import Path
+
+ELSEWHERE = 75
+"""Exit code of a point that another process is running already (EX_TEMPFAIL)."""
+
+SWEEP = "FEDPM_SWEEP"
+"""Tells a run the name of its sweep, which becomes a tag in W&B."""
+
+
+def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
+    """Run `fedpm` with the given words and leave the process with its exit code.
+
+    Args:
+        words: The verb and its options, the run's folder included.
+        log: The file that takes stdout and stderr; its lock says that somebody runs the point.
+        environment: The whole environment of the process.
+    """
+    with suppress(OSError):  # a session leader already
+        os.setsid()  # Ctrl-C goes to the sweep, which passes it on once; twice would give the running round up
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.clear()
+    os.environ.update(environment)
+    lock = lock_of(log)
+    if lock is None:
+        sys.exit(ELSEWHERE)
+    _print_to(log)
+    _end_with_the_sweep()
+    sys.exit(run_words(words))
+
+
+def run_words(words: Sequence[str]) -> int:
+    """Run `fedpm` in this process, with as many threads as its environment says."""
+    import torch
+
+    from fedpm_lightning.cli import main
+
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    if threads.isdigit() and int(threads) > 0:  # torch read the environment when it was imported, before it was ours
+        torch.set_num_threads(int(threads))
+    os.environ.pop("FEDPM_RUN_DIR", None)
+    print(f"$ fedpm {' '.join(words)}", flush=True)
+    return main(words)
+
+
+def lock_of(log: str) -> int | None:
+    """Lock a point's log file until this process ends; None if another process has it."""
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    file = os.open(log, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        return None
+    except OSError:  # a file system without locks
+        return file
+    return file
+
+
+def _print_to(log: str) -> None:
+    file = os.open(log, os.O_WRONLY | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+
+
+def _end_with_the_sweep() -> None:
+    """Stop in good order when the sweep's process is gone, even after a kill -9."""
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,80 @@
+"""What a run's WandbLogger needs before it is built: a folder, a name, a group, and under an agent to be there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpm_lightning.callbacks.run_facts import find_key, versions
+from fedpm_lightning.leaks import given
+from fedpm_lightning.report.history import History
+from fedpm_lightning.report.runs import Run
+
+AGENT = "WANDB_SWEEP_ID"
+"""Set in the environment by `wandb agent`, which also sets WANDB_RUN_ID."""
+
+LOCAL_SWEEP = "FEDPM_SWEEP"
+"""Set by `fedpm sweep` for its runs: the name of the sweep."""
+
+
+def under_agent(words: Sequence[str]) -> list[str]:
+    """Let a run of a W&B sweep log to W&B when its command and its files name no logger: the agent waits for it."""
+    words = list(words)
+    if words[:1] == ["fit"] and AGENT in os.environ and not given(words, "trainer.logger").named:
+        print("a run of a W&B sweep: --trainer.logger WandbLogger", flush=True)
+        words.append("--trainer.logger=WandbLogger")
+    return words
+
+
+def agents_run_dir(label: str, seed: object) -> Path | None:
+    """Return the folder of a run that a W&B agent started; None for any other run.
+
+    It is named by the W&B run: two agents may start in one second or in one SLURM job, and a run that W&B queues again
+    after a pre-emption has the same id and so finds its checkpoint.
+    """
+    sweep, run = os.environ.get(AGENT), os.environ.get("WANDB_RUN_ID")
+    if sweep is None or run is None:
+        return None
+    return Path("runs") / f"sweep-{_slug(sweep)}" / f"{label}-s{seed}-{_slug(run)}"
+
+
+def settle_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
+    """Give every WandbLogger the run's folder, and a group that the runs of one setting share over all seeds."""
+    for logger in loggers:
+        if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
+            continue
+        if logger.init_args.save_dir in {".", None}:
+            # Absolute: W&B's service writes the files, and it may have been started in another folder.
+            logger.init_args.save_dir = str(run_dir.resolve())
+        if logger.init_args.get("name") is None and AGENT not in os.environ:
+            logger.init_args.name = run_dir.name
+        if "WANDB_RUN_GROUP" not in os.environ and logger.init_args.get("group") is None:
+            logger.init_args.group = group_of(config)
+
+
+def sweep_tags() -> list[str]:
+    """Return the tag of a run that `fedpm sweep` started; W&B knows the runs of its own sweeps."""
+    name = os.environ.get(LOCAL_SWEEP)
+    return [f"sweep={name}"] if name else []
+
+
+def group_of(config: Mapping[str, Any]) -> str:
+    """Return the W&B group: method, data and split to read, and the hash of the setting that `compare` averages."""
+    facts = {"versions": versions(), "method_label": config.get("label")}
+    run = Run(Path(), dict(config), facts, History())
+    digest = hashlib.sha256(repr(run.setting).encode()).hexdigest()[:8]
+    data = config.get("data") or {}
+    partition = data.get("partition") or {}
+    alpha = find_key(partition, "alpha")
+    split = (
+        f"alpha={alpha:g}" if isinstance(alpha, int | float) else str(partition.get("class_path", "")).split(".")[-1]
+    )
+    return " ".join(part for part in (run.label, str(data.get("name", "")), split, digest) if part)
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name)
