@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, cast
 
+import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
@@ -140,8 +141,7 @@ class FederatedModule(LightningModule):
         self.server_step(target)
         self.clients.commit(self.round)
         self.emit("on_round_end", cohort)
-        # For Lightning's own callbacks (checkpoints, early stopping); loggers get the whole row at the epoch's end.
-        self.log_dict(self.row, logger=False, batch_size=1)
+        self.publish(self.row)
 
     def make_broadcast(self) -> Broadcast:
         """Return what the server sends this round: copies, so that no client can reach the global tensors."""
@@ -305,6 +305,14 @@ class FederatedModule(LightningModule):
         """Put a figure into this round's row; one row a round reaches every logger and metrics.csv."""
         self.row[name] = value
 
+    def publish(self, figures: dict[str, float]) -> None:
+        """Show figures to Lightning's own callbacks (checkpoints, early stopping); loggers get the row of the round."""
+        if self.trainer.state.fn != "fit":
+            self.log_dict(figures, logger=False)
+            return
+        # `log_dict` costs as much as training a small network for a round; it would end in this very dictionary.
+        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in figures.items()})
+
     def say(self, line: str) -> None:
         """Print a line once, above the progress bars."""
         bar = self.trainer.progress_bar_callback
@@ -362,7 +370,7 @@ class FederatedModule(LightningModule):
         for split in SPLITS:
             metrics = self.evaluation.compute(split)
             self.row.update(metrics)
-            self.log_dict(metrics, logger=False)
+            self.publish(metrics)
             if not self.trainer.sanity_checking:
                 self.check_loss(f"{split}/loss")
             if self.trainer.state.fn != "fit":

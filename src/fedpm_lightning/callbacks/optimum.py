@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -94,7 +95,7 @@ class CentralProblem:
         module: The federated module, with its trainer's data.
 
     Attributes:
-        batches: (w_i, client i's whole local set) of every client that has samples.
+        batches: (sum of w_i, the local sets) of all clients whose samples weigh the same.
     """
 
     def __init__(self, module: FederatedModule) -> None:
@@ -104,11 +105,11 @@ class CentralProblem:
         self.layer = FlatLayer.of(self.model.params)
         clients = [client for client in map(data.client, range(data.num_clients)) if client.num_samples]
         weights = [float(c.num_samples) if module.weighting == "size" else 1.0 for c in clients]
-        self.batches: list[tuple[float, Batch]] = [
+        self.batches = pooled(
             (weight / sum(weights), (doubled(x), y))
             for client, weight in zip(clients, weights, strict=True)
             for x, y in client.everything(client.num_samples)
-        ]
+        )
 
     def theta(self) -> Tensor:
         """Return theta, float64 [d]."""
@@ -139,6 +140,20 @@ class CentralProblem:
         for weight, batch in self.batches:
             total.add_(hessian(self.model, batch), alpha=weight)
         return total
+
+
+def pooled(local_sets: Iterable[tuple[float, Batch]]) -> list[tuple[float, Batch]]:
+    """Join the local sets in which a sample has the same weight w_i / n_i: their mean losses add up to one mean."""
+    alike: dict[float, list[tuple[float, Batch]]] = {}
+    for weight, batch in local_sets:
+        alike.setdefault(weight / len(batch[1]), []).append((weight, batch))
+    return [
+        (
+            sum(weight for weight, _ in sets),
+            (torch.cat([x for _, (x, _) in sets]), torch.cat([y for _, (_, y) in sets])),
+        )
+        for sets in alike.values()
+    ]
 
 
 def newton(problem: CentralProblem, tolerance: float, max_steps: int) -> tuple[Tensor, float]:

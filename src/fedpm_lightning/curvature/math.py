@@ -142,7 +142,7 @@ def gram(X: Tensor) -> Tensor:
     """
     R, d = X.shape[-2:]
     with full_precision(X.device):
-        if d <= 256 or d > R:
+        if d <= 512 or d > R:
             return X.mT @ X
         left, right = X[..., : d // 2], X[..., d // 2 :]
         strip = left.mT @ right
