@@ -9,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from conftest import FinishedRun
 from fedpm_lightning.ranks import all_states, mine, world
 
 SETTINGS = ("--data.participation", "0.5", "--model.local_epochs", "1")
@@ -56,6 +57,20 @@ def test_two_ranks_are_one_and_a_run_of_two_goes_on_in_one(quickstart, method):
     assert clients[0].keys() == clients[1].keys()
     for key in ("comm/up_bytes", "comm/down_bytes"):
         assert [row[key] for row in one.rows] == [row[key] for row in two.rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedpm", "psgd"])
+def test_diagnostics_of_two_ranks_are_those_of_one(quickstart, method):
+    words = ("--config", f"configs/method/{method}.yaml", "--config", "configs/diagnostics.yaml", *SETTINGS)
+    one = quickstart(*words, "--rounds", "2", folder="one")
+    two = FinishedRun(0, one.folder.parent / "two")
+    on_two_ranks(two.folder, method, "--config", "configs/diagnostics.yaml", "--rounds", "2")
+    compared = [key for key in one.rows[0] if key.startswith(("drift/", "precond/", "damping/", "clients_acc/"))]
+    assert len(compared) >= 9
+    for row, other in zip(one.rows, two.rows, strict=True):
+        alone = {key: float(row[key]) for key in compared if row[key]}
+        assert {key: float(other[key]) for key in alone} == pytest.approx(alone, rel=1e-5, abs=1e-6)
 
 
 def test_one_process_is_the_identity():

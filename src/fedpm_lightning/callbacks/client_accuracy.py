@@ -38,7 +38,7 @@ class ClientAccuracy(FederatedCallback):
         table: Whether to write clients_acc.csv into the run's folder: each client's figure in the last evaluated round.
 
     Raises:
-        ValueError: If `split` is neither; when training starts, if the data have no such split.
+        ValueError: If `split` is neither.
     """
 
     def __init__(self, split: Literal["test", "val"] = "test", table: bool = False) -> None:
@@ -49,14 +49,12 @@ class ClientAccuracy(FederatedCallback):
         self._counts = torch.zeros(2, 0, dtype=torch.float64)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse a split that does not exist.
-
-        Raises:
-            ValueError: If the data have no such split.
-        """
+        """Say so if there is no such split."""
         names = cast(Any, trainer).datamodule.eval_names
         if self.split not in names:
-            raise ValueError(f"ClientAccuracy.split {self.split} is not evaluated here; there is {names or 'none'}")
+            there = f"only {' and '.join(names)}" if names else "none"
+            line = f"ClientAccuracy: no {self.split} split is evaluated here ({there}); clients_acc/* stay empty"
+            cast("FederatedModule", pl_module).say(line)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start at zero."""
@@ -73,23 +71,51 @@ class ClientAccuracy(FederatedCallback):
     ) -> None:
         """Count one batch by class."""
         if cast(Any, trainer).datamodule.eval_names[dataloader_idx] == self.split:
-            targets, classes = batch[1].long(), self._counts.shape[1]
-            right = targets[cast(Tensor, outputs) == targets]
-            found = torch.stack([torch.bincount(part, minlength=classes) for part in (targets, right)])
-            self._counts = self._counts.to(found.device) + found
+            self.count(batch[1].long(), cast(Tensor, outputs))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the figures. Every rank evaluates the whole split, so each has them all."""
-        data = cast(Any, trainer).datamodule
+        module, data = cast("FederatedModule", pl_module), cast(Any, trainer).datamodule
         histogram = torch.tensor(data.partition_report.histogram, dtype=torch.float64)
         accuracies = client_accuracies(self._counts.cpu(), histogram)
         known = accuracies[~accuracies.isnan()]
         if len(known) == 0:
             return
-        for name, value in summary(known).items():
-            cast("FederatedModule", pl_module).record(f"clients_acc/{name}", value)
-        if not trainer.sanity_checking and trainer.is_global_zero:
+        figures = {f"clients_acc/{name}": value for name, value in summary(known).items()}
+        for name, value in figures.items():
+            module.record(name, value)
+            if trainer.state.fn != "fit":
+                module.say(f"{name} {value:.4f}")
+        module.publish(figures)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking and trainer.is_global_zero:
             self.show(trainer, accuracies, histogram.sum(1))
+
+    def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start at zero."""
+        self.on_validation_epoch_start(trainer, pl_module)
+
+    def on_test_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Batch,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Count one batch by class; `fedpm test` knows the test split alone."""
+        if self.split == "test":
+            self.count(batch[1].long(), cast(Tensor, outputs))
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the figures."""
+        self.on_validation_epoch_end(trainer, pl_module)
+
+    def count(self, targets: Tensor, predicted: Tensor) -> None:
+        """Count samples and right predictions by class."""
+        classes, right = self._counts.shape[1], targets[predicted == targets]
+        found = torch.stack([torch.bincount(part, minlength=classes) for part in (targets, right)])
+        self._counts = self._counts.to(found.device) + found
 
     def show(self, trainer: Trainer, accuracies: Tensor, sizes: Tensor) -> None:
         """Send the histogram to W&B, and write the table where it is wanted."""

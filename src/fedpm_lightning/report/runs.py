@@ -30,6 +30,12 @@ _NO_SETTING_BRANCHES = (
     "trainer.max_time", "trainer.profiler", "trainer.accelerator", "trainer.devices",
     "trainer.num_sanity_val_steps",
 )  # fmt: skip
+_CALLBACKS = "trainer.callbacks"
+_OBSERVERS = {
+    "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "Damping", "PreconditionerDrift",
+    "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
+}  # fmt: skip
+"""Callbacks that only look: a run with them has the figures of one without."""
 
 
 class RunError(ValueError):
@@ -78,6 +84,7 @@ class Run:
         """All that identifies the run except its seed, with the version of this package that ran it."""
         version = cast("Mapping[str, Any]", self.summary.get("versions") or {}).get("fedpm")
         entries = {**flatten(self.config), "fedpm": version}
+        entries[_CALLBACKS] = _acting(entries.get(_CALLBACKS))
         return tuple(sorted((key, str(value)) for key, value in entries.items() if _decides(key)))
 
     @property
@@ -141,6 +148,14 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[dotted] = value
     return flat
+
+
+def _acting(callbacks: Any) -> list[Any] | None:
+    """Return the callbacks that may change a figure; None, as where none are given, if there are none."""
+    given = cast("list[Any]", callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else [])
+    paths = [entry.get("class_path") if isinstance(entry, dict) else entry for entry in given]
+    kept = [e for e, path in zip(given, paths, strict=True) if str(path).rsplit(".", 1)[-1] not in _OBSERVERS]
+    return kept or None
 
 
 def _decides(key: str) -> bool:
