@@ -9,7 +9,6 @@ import sys
 import pytest
 import torch
 
-from conftest import FinishedRun
 from fedpm_lightning.ranks import all_states, mine, world
 
 SETTINGS = ("--data.participation", "0.5", "--model.local_epochs", "1")
@@ -64,7 +63,7 @@ def test_two_ranks_are_one_and_a_run_of_two_goes_on_in_one(quickstart, method):
 def test_diagnostics_of_two_ranks_are_those_of_one(quickstart, method):
     words = ("--config", f"configs/method/{method}.yaml", "--config", "configs/diagnostics.yaml", *SETTINGS)
     one = quickstart(*words, "--rounds", "2", folder="one")
-    two = FinishedRun(0, one.folder.parent / "two")
+    two = type(one)(0, one.folder.parent / "two")
     on_two_ranks(two.folder, method, "--config", "configs/diagnostics.yaml", "--rounds", "2")
     compared = [key for key in one.rows[0] if key.startswith(("drift/", "precond/", "damping/", "clients_acc/"))]
     assert len(compared) >= 9

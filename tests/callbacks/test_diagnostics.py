@@ -22,7 +22,8 @@ from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.models import MLP
 from fedpm_lightning.stopwatch import Stopwatch
-from resume_parts import broken
+from resume_parts import broken, until
+from wandb_records import flat, records
 
 SHORT = ("--model.local_epochs", "1", "--rounds", "2")
 ALL = ("--config", "configs/diagnostics.yaml")
@@ -184,6 +185,21 @@ def test_a_resumed_run_goes_on_with_the_same_figures(quickstart):
     for one, other in zip(whole.rows, cut.rows, strict=True):
         assert {k: v for k, v in one.items() if "time" not in k} == {k: v for k, v in other.items() if "time" not in k}
     assert float(cut.rows[-1]["time/total_s"]) > before
+
+
+@pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
+def test_wandb_gets_a_histogram_in_the_row_of_its_round(quickstart, monkeypatch, tmp_path):
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    logger = ("--trainer.logger", "WandbLogger", "--trainer.logger.offline", "true")
+    run = quickstart("--config", "configs/method/fedavg.yaml", *SHORT, *logger, *callbacks(("ClientAccuracy", {})))
+    (file,) = run.folder.glob("wandb/offline-run-*/*.wandb")
+    until(lambda: any(record.HasField("exit") for record in records(file)))
+    history = [flat(record.history.item) for record in records(file) if record.HasField("history")]
+    found = [row for row in history if "clients_acc/histogram/values" in row]
+    assert [row["round"] for row in found] == [1, 2] and all("test/acc" in row for row in found)
+    assert sum(found[0]["clients_acc/histogram/values"]) == 10
+    assert found[0]["clients_acc/histogram/bins"] == pytest.approx(np.linspace(0, 1, 21)), "alike in every round"
+    assert not (run.folder / "clients_acc.csv").exists(), "the table is written on demand"
 
 
 def rows(folder):

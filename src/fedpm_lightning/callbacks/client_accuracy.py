@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
@@ -154,7 +155,8 @@ def summary(accuracies: Tensor) -> dict[str, float]:
 
 
 def send_histogram(logger: WandbLogger, accuracies: Sequence[float]) -> None:
-    """Add the histogram to the row that the round's figures will complete."""
+    """Add the histogram, with the same bins in every round, to the row that the round's figures will complete."""
     import wandb
 
-    cast(Any, logger.experiment).log({"clients_acc/histogram": wandb.Histogram(list(accuracies))}, commit=False)
+    bins = np.histogram(accuracies, bins=20, range=(0.0, 1.0))
+    cast(Any, logger.experiment).log({"clients_acc/histogram": wandb.Histogram(np_histogram=bins)}, commit=False)
