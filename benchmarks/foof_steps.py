@@ -1,4 +1,4 @@
-"""Where a FOOF step's time goes on the CNN: by layer and part, and what `cov_every` and `inv_every` save.
+"""Where a FOOF step's time goes on the CNN: by layer and part, and what `cov_every`, `inv_every` and `max_rows` save.
 
     python -m benchmarks.foof_steps
     python -m benchmarks.foof_steps --repeats 5 --steps 16 --batch 64
@@ -31,8 +31,8 @@ from fedpm_lightning.types import Batch
 
 FEDAVG = "FedAvg step"
 PARTS = ("covariance", "average", "factorise", "solve")
-VARIANTS = [(1, 1), (1, 4), (4, 4), (1, 16), (16, 16)]
-"""(cov_every, inv_every)."""
+VARIANTS = [(1, 1, None), (1, 1, 256), (4, 4, None), (4, 4, 256), (8, 8, 256)]
+"""(cov_every, inv_every, max_rows)."""
 
 Times = dict[str, list[float]]
 
@@ -51,13 +51,14 @@ def whole_steps(model: LocalModel, batch: Batch, steps: int) -> dict[str, Callab
         FEDAVG: lambda: local_loop(model, batches, SGD(model.params.values(), lr=1e-6)),
         "forward + backward": lambda: [model.gradient(batch) for _ in batches],
     }
-    for cov, inv in VARIANTS:
+    for cov, inv, rows in VARIANTS:
 
-        def foof(cov: int = cov, inv: int = inv) -> object:
-            optimizer = FOOF(model.params, model.layers, lr=1e-6, damping=10.0, cov_every=cov, inv_every=inv)
+        def foof(cov: int = cov, inv: int = inv, rows: int | None = rows) -> object:
+            settings = {"cov_every": cov, "inv_every": inv, "max_rows": rows}
+            optimizer = FOOF(model.params, model.layers, lr=1e-6, damping=10.0, **settings)
             return local_loop(model, batches, optimizer)
 
-        work[f"FOOF step, cov_every {cov}, inv_every {inv}"] = foof
+        work[f"FOOF step, cov_every {cov}, inv_every {inv}, max_rows {rows}"] = foof
     return work
 
 

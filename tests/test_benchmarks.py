@@ -79,7 +79,15 @@ def test_foof_steps_splits_the_step_by_layer_and_part(benchmark, capsys):
     times = benchmark("foof_steps", "--steps", "2", "--batch", "4", "--repeats", "1")
     assert all(len(values) == 1 for values in times.values())
     printed = capsys.readouterr().out
-    for row in ("FedAvg step", "forward + backward", "FOOF step, cov_every 4, inv_every 4", "0 ", "3 ", "7 ", "9 "):
+    for row in (
+        "FedAvg step",
+        "forward + backward",
+        "FOOF step, cov_every 4, inv_every 4, max_rows 256",
+        "0 ",
+        "3 ",
+        "7 ",
+        "9 ",
+    ):
         assert f"\n| {row}" in printed
 
 

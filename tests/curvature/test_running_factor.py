@@ -75,3 +75,47 @@ def test_nothing_observed_is_an_error() -> None:
 def test_bad_decays_are_rejected(ema: float) -> None:
     with pytest.raises(ValueError, match=r"ema must be in \[0, 1\]"):
         RunningFactor("fc", ema)
+
+
+@pytest.mark.parametrize("ema", [0.5, 1.0])
+def test_a_wide_layer_keeps_its_last_rows_only(ema: float) -> None:
+    batches = [torch.randn(2, 32, dtype=torch.float64) for _ in range(6)]
+    running = RunningFactor("fc", ema, max_rows=6)
+    for X in batches:
+        running.observe(Rows(X, 2, 2, False))
+        assert not running.settled
+    shares = torch.tensor([ema**2, ema, 1.0], dtype=torch.float64)
+    A = sum(w * X.mT @ X / 2 for w, X in zip(shares / shares.sum(), batches[-3:], strict=True))
+    torch.testing.assert_close(running.preconditioner(1.0, "absolute").dense() - torch.eye(32), A)
+
+
+def test_a_batch_beyond_max_rows_is_kept_whole() -> None:
+    X = torch.randn(10, 32, dtype=torch.float64)
+    running = RunningFactor("fc", 0.9, max_rows=6)
+    for _ in range(2):
+        running.observe(Rows(X, 10, 10, False))
+    torch.testing.assert_close(running.preconditioner(0.0, "absolute").dense(), X.mT @ X / 10)
+
+
+def test_a_narrow_layer_knows_no_max_rows() -> None:
+    batches = [torch.randn(2, 20, dtype=torch.float64) for _ in range(12)]
+    limited, free = RunningFactor("fc", 0.9, max_rows=6), RunningFactor("fc", 0.9)
+    for X in batches:
+        for running in (limited, free):
+            running.observe(Rows(X, 2, 2, False))
+    dense = [running.preconditioner(1.0, "relative").dense() for running in (limited, free)]
+    assert torch.equal(*dense)
+
+
+def test_a_factor_is_settled_once_it_rests_on_d_rows() -> None:
+    running = RunningFactor("fc", 1.0)
+    settled: list[bool] = []
+    for _ in range(5):
+        running.observe(Rows(torch.randn(4, 16), 4, 4, False))
+        settled.append(running.settled)
+    assert settled == [False, False, False, True, True]
+
+
+def test_max_rows_is_positive() -> None:
+    with pytest.raises(ValueError, match="max_rows must be at least 1 or null, got 0"):
+        RunningFactor("fc", max_rows=0)

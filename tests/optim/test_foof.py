@@ -195,6 +195,39 @@ def test_cov_every_and_inv_every() -> None:
     assert torch.equal(current[6], seen[6]) and not torch.equal(current[2], seen[2])
 
 
+def test_a_layer_without_enough_rows_is_looked_at_in_every_step() -> None:
+    """Two rows a batch: the first layer (d = 7) has enough of them after 4 batches, the second (d = 9) after 5."""
+    net = mlp()
+    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1, ema=1.0, cov_every=4, inv_every=4)
+    wanted: list[list[str]] = []
+    for _ in range(9):
+        wanted.append([layer.name for layer in foof.wants()])
+        before = {name: P.dense() for name, P in foof.preconditioners().items()}
+        one_step(net, foof, torch.randn(2, 6, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64))
+        after = {name: P.dense() for name, P in foof.preconditioners().items()}
+        changed = [name for name, P in after.items() if name not in before or not torch.equal(before[name], P)]
+        assert changed == wanted[-1]
+    both = ["0", "3"]
+    assert wanted == [both, both, both, both, both, [], [], [], both]
+
+
+def test_a_convolution_may_look_at_a_part_of_its_images() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 3)).double()
+    x, y = torch.randn(8, 2, 5, 5, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
+    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1, cov_images=3)
+    with collect_input_rows(net, find_layers(net)) as X:
+        net(x[:3])
+    expected = X["0"].covariance()
+    with collect_input_rows(net, find_layers(net)) as X:
+        net(x)
+    linear = X["2"].covariance()
+    one_step(net, foof, x, y)
+    A = {name: P.with_damping(0.0).dense() for name, P in foof.preconditioners().items()}
+    torch.testing.assert_close(A["0"], expected)
+    torch.testing.assert_close(A["2"], linear)
+
+
 def test_learning_rates_may_change_between_steps() -> None:
     net, (x, y) = mlp(), data(30)
     foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
@@ -324,6 +357,7 @@ def test_a_closure_is_refused() -> None:
         ({"ema": 2.0}, "ema must be in"),
         ({"cov_every": 0}, "cov_every must be at least 1, got 0"),
         ({"inv_every": 0}, "inv_every must be at least 1, got 0"),
+        ({"cov_images": 0}, "cov_images must be at least 1 or null, got 0"),
         ({"spatial": "max"}, "spatial must be 'mean' or 'sum', got 'max'"),
     ],
 )

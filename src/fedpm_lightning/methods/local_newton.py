@@ -32,6 +32,10 @@ from fedpm_lightning.types import ClientUpdate
 LocalCurvature: TypeAlias = Literal["foof", "hessian"]
 
 
+FOOF_EVERY = 4
+"""Steps between two factorisations of a FOOF factor that rests on at least d rows, where nothing else is asked for."""
+
+
 class LocalNewton(Method):
     """K local steps W <- W - eta G (A + delta I)^-1, or theta - eta (H + delta I)^-1 g; then theta <- sum w_i theta_i.
 
@@ -44,7 +48,8 @@ class LocalNewton(Method):
         lr_plain: Learning rate of parameters without a factor (norm layers); null: lr. FOOF only.
         ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only. FOOF only.
         cov_every: Steps between two observations of a layer's A, once it rests on at least d rows. FOOF only.
-        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians.
+        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians; null: 4 with
+            foof, 1 with a Hessian.
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         preconditioner: foof, or hessian: that of the local objective at theta_i, l2 included.
         line_search: Halve eta until the batch's objective decreases enough (Armijo). Hessian only.
@@ -65,13 +70,13 @@ class LocalNewton(Method):
         damping_mode: DampingMode = "relative",
         lr_plain: float | None = None,
         ema: float = 0.95,
-        cov_every: int = 1,
-        inv_every: int = 1,
+        cov_every: int = 4,
+        inv_every: int | None = None,
         spatial: Spatial = "mean",
         preconditioner: LocalCurvature = "foof",
         line_search: bool = False,
         cov_images: int | None = None,
-        max_rows: int | None = None,
+        max_rows: int | None = 256,
     ) -> None:
         self.lr = positive("lr", lr)
         self.momentum = fraction("momentum", momentum)
@@ -120,7 +125,7 @@ class LocalNewton(Method):
             lr_plain=lr_plain * client.lr_factor,
             ema=self.ema,
             cov_every=self.cov_every,
-            inv_every=self.inv_every,
+            inv_every=FOOF_EVERY if self.inv_every is None else self.inv_every,
             spatial=self.spatial,
             cov_images=self.cov_images,
             max_rows=self.max_rows,
@@ -136,7 +141,7 @@ class LocalNewton(Method):
             damping_mode=self.damping_mode,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            inv_every=self.inv_every,
+            inv_every=1 if self.inv_every is None else self.inv_every,
             line_search=self.line_search,
         )
 
