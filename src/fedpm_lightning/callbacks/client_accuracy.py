@@ -123,7 +123,7 @@ class ClientAccuracy(FederatedCallback):
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
                 send_histogram(logger, accuracies[~accuracies.isnan()].tolist())
-        if self.table:
+        if self.table and not getattr(trainer, "fast_dev_run", 0):  # which must not overwrite a real run
             lines = ["round,client,samples,acc"]
             for k, (n, acc) in enumerate(zip(sizes.tolist(), accuracies.tolist(), strict=True)):
                 lines.append(f"{trainer.current_epoch + 1},{k},{int(n)},{'' if math.isnan(acc) else acc}")

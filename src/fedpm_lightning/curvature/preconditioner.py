@@ -79,7 +79,7 @@ class Preconditioner(ABC):
     def squared_norm(self) -> Tensor:
         """Return ||P||_F^2 over all groups as one float64 number, without building P where A has few rows."""
         core, delta = self.core(), self.delta.double()
-        return core.square().sum() + (delta * (2 * trace(core) + self.d * delta)).sum()
+        return torch.linalg.vector_norm(core).square() + (delta * (2 * trace(core) + self.d * delta)).sum()
 
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """Return P as a matrix [*, d, d]."""
