@@ -161,6 +161,16 @@ def test_a_direction_is_no_distance(quickstart, capsys):
     assert capsys.readouterr().out.count("PreconditionerDrift: PSGD mixes no preconditioners") == 1
 
 
+def test_quantised_uploads_have_no_vector_to_measure(fedpm, tiny_libsvm, capsys):
+    run = fedpm(
+        "fit", "--config", "configs/a9a.yaml", "--config", "configs/method/convex/fednew.yaml", "--data.name", "libsvm",
+        "--data.source", str(tiny_libsvm), "--data.num_clients", "4", "--data.partition.clients_size", "15",
+        "--model.net.in_features", "20", "--rounds", "2", "--model.method.bits", "3", *callbacks(("ClientDrift", {})),
+    )  # fmt: skip
+    assert run.code == 0 and not any(key.startswith("drift/") for key in run.rows[0])
+    assert capsys.readouterr().out.count("ClientDrift: FedNew uploads no parameters in the clear") == 1
+
+
 def test_damping_counts_what_the_log_tells(quickstart, caplog):
     """Without damping every low-rank factor fails, and so does the server's sum of two clients."""
     method = ("--model.method.damping", "0", "--model.method.damping_mode", "absolute")
