@@ -150,6 +150,21 @@ def gram(X: Tensor) -> Tensor:
         return torch.cat([upper, lower], dim=-2)
 
 
+def add_gram(S: Tensor, X: Tensor, weight: float) -> None:
+    """Add weight * X^T X to S [*, d, d] in place; above the diagonal only, and mirrored, where that is cheaper."""
+    d = X.shape[-1]
+    if d <= 512:
+        S.add_(X.mT @ X, alpha=weight)
+        return
+    half = d // 2
+    left, right = X[..., :half], X[..., half:]
+    strip = left.mT @ right
+    S[..., :half, half:].add_(strip, alpha=weight)
+    S[..., half:, :half].add_(strip.mT, alpha=weight)
+    add_gram(S[..., :half, :half], left, weight)
+    add_gram(S[..., half:, half:], right, weight)
+
+
 def trace(A: Tensor) -> Tensor:
     """Return the trace of [*, d, d] as [*]."""
     return A.diagonal(dim1=-2, dim2=-1).sum(-1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
+from fedpm_lightning.curvature.math import add_gram, full_precision, symmetric_numbers, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.stopwatch import timed
 
@@ -85,8 +85,7 @@ class LowRankPreconditioner(Preconditioner):
     @override
     def add_to(self, S: Tensor, weight: float) -> None:
         with full_precision(S.device):
-            X = self.factor.to(S.dtype)
-            S.add_(X.mT @ X, alpha=weight)
+            add_gram(S, self.factor.to(S.dtype), weight)
         S.diagonal(dim1=-2, dim2=-1).add_(self.delta.to(S.dtype).unsqueeze(-1), alpha=weight)
 
     @override

@@ -46,7 +46,7 @@ class FedPM(LocalNewton):
         lr_plain: Learning rate of parameters without a factor (norm layers); null: lr. FOOF only.
         ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only. FOOF only.
         cov_every: Steps between two observations of a layer's A, once it rests on at least d rows. FOOF only.
-        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians; null: 4 with
+        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians; null: 8 with
             foof, 1 with a Hessian.
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         mix_damping: delta of the mixing, in the same mode; null: the local P_i itself.
@@ -71,7 +71,7 @@ class FedPM(LocalNewton):
         damping_mode: DampingMode = "relative",
         lr_plain: float | None = None,
         ema: float = 0.95,
-        cov_every: int = 4,
+        cov_every: int = 8,
         inv_every: int | None = None,
         spatial: Spatial = "mean",
         mix_damping: float | None = 1.0,

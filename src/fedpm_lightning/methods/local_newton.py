@@ -32,7 +32,7 @@ from fedpm_lightning.types import ClientUpdate
 LocalCurvature: TypeAlias = Literal["foof", "hessian"]
 
 
-FOOF_EVERY = 4
+FOOF_EVERY = 8
 """Steps between two factorisations of a FOOF factor that rests on at least d rows, where nothing else is asked for."""
 
 
@@ -48,7 +48,7 @@ class LocalNewton(Method):
         lr_plain: Learning rate of parameters without a factor (norm layers); null: lr. FOOF only.
         ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only. FOOF only.
         cov_every: Steps between two observations of a layer's A, once it rests on at least d rows. FOOF only.
-        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians; null: 4 with
+        inv_every: Steps between two factorisations of such a layer's A + delta I, or between two Hessians; null: 8 with
             foof, 1 with a Hessian.
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         preconditioner: foof, or hessian: that of the local objective at theta_i, l2 included.
@@ -70,7 +70,7 @@ class LocalNewton(Method):
         damping_mode: DampingMode = "relative",
         lr_plain: float | None = None,
         ema: float = 0.95,
-        cov_every: int = 4,
+        cov_every: int = 8,
         inv_every: int | None = None,
         spatial: Spatial = "mean",
         preconditioner: LocalCurvature = "foof",

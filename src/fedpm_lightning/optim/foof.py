@@ -154,7 +154,8 @@ class FOOF(torch.optim.Optimizer):
         for group in self.param_groups:
             for leaf in cast(list[Tensor], group["params"]):
                 if leaf.grad is not None:
-                    gradients[self._names[id(leaf)]] = leaf.grad.add(leaf, alpha=group["weight_decay"])
+                    decay = group["weight_decay"]
+                    gradients[self._names[id(leaf)]] = leaf.grad.add(leaf, alpha=decay) if decay else leaf.grad
         return gradients
 
     @timed("factors")
@@ -186,7 +187,7 @@ class FOOF(torch.optim.Optimizer):
                 if group["momentum"]:
                     state: dict[str, Any] = self.state[leaf]
                     buffer = state.get("momentum")
-                    step = step if buffer is None else buffer.mul_(group["momentum"]).add_(step)
+                    step = step.clone() if buffer is None else buffer.mul_(group["momentum"]).add_(step)
                     state["momentum"] = step
                 leaf.add_(step, alpha=-group["lr"])
 
