@@ -20,7 +20,7 @@ IMAGES = ("cifar10_cnn.yaml", "cifar100_resnet18.yaml")
 
 
 def test_every_file_is_run_by_a_test_below():
-    covered = {"quickstart.yaml", *IMAGES, "a9a.yaml", "w8a.yaml", *METHOD_FILES}
+    covered = {"quickstart.yaml", "diagnostics.yaml", *IMAGES, "a9a.yaml", "w8a.yaml", *METHOD_FILES}
     others = {name for name in ALL if name.split("/")[0] in {"trial", "paper"}}
     assert set(ALL) <= covered | others
 
@@ -117,6 +117,24 @@ def test_a_method_file_states_every_hyper_parameter(name):
     module, _, cls = method["class_path"].rpartition(".")
     arguments = inspect.signature(getattr(import_module(module), cls)).parameters
     assert set(method["init_args"]) == set(arguments)
+
+
+def test_the_diagnostics_lie_over_a_network(quickstart):
+    run = quickstart("--config", "configs/diagnostics.yaml", "--rounds", "1", "--model.local_epochs", "1")
+    groups = {key.split("/")[0] for key, value in run.rows[0].items() if value}
+    assert run.code == 0 and {"drift", "precond", "damping", "clients_acc", "time", "test"} <= groups
+    assert (run.folder / "clients_acc.csv").is_file()
+
+
+def test_the_diagnostics_lie_over_a_convex_task_beside_its_own_callbacks(fedpm, tmp_path, tiny_libsvm, capsys):
+    run = fedpm(
+        "fit", "--config", "configs/a9a.yaml", "--config", "configs/diagnostics.yaml", "--data.name", "libsvm",
+        "--data.source", str(tiny_libsvm), "--data.num_clients", "4", "--data.partition.clients_size", "15",
+        "--model.net.in_features", "20", "--rounds", "2", "--data.root", str(tmp_path),
+    )  # fmt: skip
+    assert run.code == 0 and float(run.rows[1]["opt/gap"]) < float(run.rows[0]["opt/gap"])
+    assert 0 < float(run.rows[1]["precond/drift"]) == pytest.approx(float(run.rows[1]["precond/drift/theta"]))
+    assert "no test split is evaluated here (none)" in capsys.readouterr().out
 
 
 def test_the_frame_aggregates_once_a_round(quickstart, monkeypatch):

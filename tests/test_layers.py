@@ -11,13 +11,14 @@ import fedpm_lightning
 
 PACKAGE = Path(fedpm_lightning.__file__).parent
 # Each folder or module, and what of this package it may import (besides itself).
-BASE = {"types", "rng", "checks", "losses", "errors"}
+BASE = {"types", "rng", "checks", "losses", "errors", "stopwatch"}
 ALLOWED = {
     "types": set(),
     "rng": set(),
     "checks": set(),
     "losses": set(),
     "errors": set(),
+    "stopwatch": set(),
     "schedules": {"checks"},
     "curvature": BASE,
     "optim": BASE | {"curvature", "client"},

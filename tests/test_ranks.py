@@ -136,6 +136,20 @@ def test_a_rank_that_dies_ends_the_others(tmp_path, monkeypatch):
     assert "Traceback" not in output, output[-2000:]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedpm", "psgd"])
+def test_diagnostics_of_two_ranks_are_those_of_one(fedpm, method):
+    words = [*experiment(method, None), "--config", "configs/diagnostics.yaml", "--rounds", "2"]
+    one = fedpm(*words, folder="one")
+    two = type(one)(0, one.folder.parent / "two")
+    finish(ranks([[*words, *TWO, "--run_dir", str(two.folder)]], one.folder.parent))
+    compared = [key for key in one.rows[0] if key.startswith(("drift/", "precond/", "damping/", "clients_acc/"))]
+    assert len(compared) >= 9
+    for row, other in zip(one.rows, two.rows, strict=True):
+        alone = {key: float(row[key]) for key in compared if row[key]}
+        assert {key: float(other[key]) for key in alone} == pytest.approx(alone, rel=1e-5, abs=1e-6)
+
+
 def test_one_process_is_the_identity():
     assert world() == (0, 1)
     assert mine([], at_home=True) == []

@@ -34,13 +34,15 @@ class Evaluation(nn.Module):
         return cast(MeanMetric, cast(nn.ModuleDict, getattr(self, kind))[split])
 
     @torch.no_grad()
-    def update(self, split: str, net: nn.Module, batch: Batch) -> None:
-        """Add one batch to a split's figures."""
+    def update(self, split: str, net: nn.Module, batch: Batch) -> Tensor:
+        """Add one batch to a split's figures; return the predicted classes [B]."""
         inputs, targets = batch
         logits = net(to_channels_last(inputs) if channels_last_pays(net, inputs.device) else inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))
-        self.metric("acc", split).update((predicted(logits) == targets).float(), 1.0)
+        classes = predicted(logits)
+        self.metric("acc", split).update((classes == targets).float(), 1.0)
+        return classes
 
     def compute(self, split: str) -> dict[str, float]:
         """Return {split/loss, split/acc} over all since the last call, and reset; empty if nothing was added."""

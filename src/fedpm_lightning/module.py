@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import OptimizerCallable
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
@@ -342,10 +342,10 @@ class FederatedModule(LightningModule):
         """Raise ValueError, in words, if network and data do not fit each other."""
         check_network(self.net, cast(Any, self.trainer).datamodule, self.trainer.precision_plugin.forward_context())
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Evaluate the global model on one batch of the split `eval_names[dataloader_idx]`."""
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
+        """Evaluate the global model on a batch of the split `eval_names[dataloader_idx]`; return the classes [B]."""
         split = cast(Any, self.trainer).datamodule.eval_names[dataloader_idx]
-        self.evaluation.update(split, self.net, batch)
+        return self.evaluation.update(split, self.net, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Record the splits' figures."""
@@ -359,9 +359,9 @@ class FederatedModule(LightningModule):
                 for name, value in metrics.items():
                     self.say(f"{name} {value:.4f}")
 
-    def test_step(self, batch: Batch, batch_idx: int) -> None:
-        """Evaluate the global model on one test batch."""
-        self.evaluation.update("test", self.net, batch)
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Evaluate the global model on one test batch; return the predicted classes [B]."""
+        return self.evaluation.update("test", self.net, batch)
 
     def on_test_epoch_end(self) -> None:
         """Record and log the test figures."""

@@ -59,6 +59,15 @@ def all_sum(tensors: Sequence[Tensor], device: torch.device) -> None:
         tensor.copy_(there)
 
 
+def all_max(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the largest of each value over the ranks."""
+    if world()[1] == 1:
+        return list(values)
+    there = torch.tensor(values, dtype=torch.float64, device=device)
+    dist.all_reduce(there, dist.ReduceOp.MAX)
+    return there.tolist()
+
+
 def all_states(states: dict[int, Part]) -> dict[int, Part]:
     """Return what all ranks keep by client (states, versions); every client is at home on one."""
     _, ranks = world()

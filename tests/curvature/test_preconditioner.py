@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError, damping
+from fedpm_lightning.curvature.damping import CurvatureError, DampingWatch, damping
+from fedpm_lightning.curvature.flat import DiagonalPreconditioner
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.types import OnWire, wire_bytes
@@ -33,6 +34,33 @@ def test_woodbury_equals_dense(lead: tuple[int, ...], delta: float) -> None:
         torch.testing.assert_close(P.dense(), torch.linalg.inv(inverse), rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(P.scale, (X.mT @ X).diagonal(dim1=-2, dim2=-1).mean(-1))
         assert P.d == 12
+
+
+@pytest.mark.parametrize("lead", [(), (3,)])
+@pytest.mark.parametrize("rows", [5, 12, 30])
+def test_the_norm_needs_no_matrix(lead: tuple[int, ...], rows: int) -> None:
+    torch.manual_seed(0)
+    for P in both(torch.randn(*lead, rows, 12, dtype=torch.float64), 0.7):
+        torch.testing.assert_close(P.squared_norm(), P.dense().square().sum(), rtol=1e-13, atol=0)
+        assert P.core().shape[-1] == (min(rows, 12) if isinstance(P, LowRankPreconditioner) else 12)
+
+
+def test_the_norm_of_a_diagonal() -> None:
+    h, delta = torch.rand(7, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
+    P = DiagonalPreconditioner("theta", h[:, None, None], delta.expand(7))
+    torch.testing.assert_close(P.squared_norm(), (h + delta).square().sum())
+
+
+def test_a_watch_counts_matrices_and_those_raised() -> None:
+    A = torch.eye(4, dtype=torch.float64).expand(3, 4, 4).clone()
+    A[1, 0, 0] = 0.0
+    watch = DampingWatch().start()
+    DensePreconditioner("fc", A, torch.zeros(3, dtype=torch.float64)).factorise()
+    DensePreconditioner("fc", A[0], torch.tensor(0.25, dtype=torch.float64)).factorise()
+    watch.stop()
+    DensePreconditioner("fc", A[0], torch.tensor(9.0, dtype=torch.float64)).factorise()
+    assert watch.read() == (4, 1, 0.25) and DampingWatch.running is None
+    assert DampingWatch().read() == (0, 0, 0.0)
 
 
 def test_a_known_gram_matrix_changes_nothing() -> None:

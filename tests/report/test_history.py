@@ -55,7 +55,14 @@ def test_a_diverged_round_is_not_a_completed_one():
 
 @pytest.mark.parametrize(
     ("metric", "mode"),
-    [("test/acc", "max"), ("opt/gap", "min"), ("comm/up_bytes", "min"), ("val/loss", "min")],
+    [
+        ("test/acc", "max"),
+        ("opt/gap", "min"),
+        ("comm/up_bytes", "min"),
+        ("val/loss", "min"),
+        ("clients_acc/worst_tenth", "max"),
+        ("clients_acc/std", "min"),
+    ],
 )
 def test_direction_of_a_metric(metric, mode):
     assert metric_mode(metric) == mode

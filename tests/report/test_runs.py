@@ -26,6 +26,23 @@ def test_only_the_seed_and_the_folder_may_differ_within_a_setting(tmp_path, writ
     assert sorted(len(group) for group in groups.values()) == [1, 1, 1, 3]
 
 
+def test_diagnostics_are_no_setting(tmp_path, write_run):
+    drift = {"class_path": "fedpm_lightning.callbacks.ClientDrift", "init_args": {"every": 2}}
+    attack = {"class_path": "fedpm_lightning.callbacks.SignFlip", "init_args": {"fraction": 0.1}}
+
+    def with_callbacks(seed, *callbacks):
+        folder = write_run(tmp_path / f"{seed}", seed=seed)
+        summary = json.loads((folder / "summary.json").read_text())
+        summary["config"]["trainer"]["callbacks"] = list(callbacks)
+        (folder / "summary.json").write_text(json.dumps(summary))
+        return folder
+
+    folders = [write_run(tmp_path / "plain", seed=9), with_callbacks(0, drift)]
+    folders += [with_callbacks(1, attack), with_callbacks(2, drift, attack)]
+    groups = by_setting(find_runs(folders)).values()
+    assert sorted([run.path.name for run in group] for group in groups) == [["0", "plain"], ["1", "2"]]
+
+
 def test_columns_name_the_split(tmp_path, write_run):
     iid = load_run(write_run(tmp_path / "iid", alpha=None, partition="IID"))
     fine = load_run(write_run(tmp_path / "d"))

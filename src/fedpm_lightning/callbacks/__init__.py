@@ -12,29 +12,39 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.aggregation import Aggregation
     from fedpm_lightning.callbacks.attacks import LabelFlip, SignFlip
     from fedpm_lightning.callbacks.base import FederatedCallback
+    from fedpm_lightning.callbacks.client_accuracy import ClientAccuracy
     from fedpm_lightning.callbacks.communication import Communication
+    from fedpm_lightning.callbacks.damping import Damping
+    from fedpm_lightning.callbacks.drift import ClientDrift
     from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
     from fedpm_lightning.callbacks.optimum import Optimum
+    from fedpm_lightning.callbacks.preconditioners import ConditionNumber, PreconditionerDrift
     from fedpm_lightning.callbacks.progress import RoundProgress
     from fedpm_lightning.callbacks.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
     from fedpm_lightning.callbacks.run_files import RunFiles
-    from fedpm_lightning.callbacks.timing import Timing
+    from fedpm_lightning.callbacks.timing import TimeShares, Timing
     from fedpm_lightning.callbacks.wandb_run import WandbRun
 
 _HOME = {
     "Aggregation": "aggregation",
+    "ClientAccuracy": "client_accuracy",
+    "ClientDrift": "drift",
     "Communication": "communication",
+    "ConditionNumber": "preconditioners",
     "CoordinateMedian": "robust",
+    "Damping": "damping",
     "Dropouts": "dropouts",
     "FederatedCallback": "base",
     "Krum": "robust",
     "LabelFlip": "attacks",
     "NormClipping": "robust",
     "Optimum": "optimum",
+    "PreconditionerDrift": "preconditioners",
     "RoundProgress": "progress",
     "RunFiles": "run_files",
     "SignFlip": "attacks",
     "Stragglers": "dropouts",
+    "TimeShares": "timing",
     "Timing": "timing",
     "TrimmedMean": "robust",
     "WandbRun": "wandb_run",
@@ -42,18 +52,24 @@ _HOME = {
 
 __all__ = [
     "Aggregation",
+    "ClientAccuracy",
+    "ClientDrift",
     "Communication",
+    "ConditionNumber",
     "CoordinateMedian",
+    "Damping",
     "Dropouts",
     "FederatedCallback",
     "Krum",
     "LabelFlip",
     "NormClipping",
     "Optimum",
+    "PreconditionerDrift",
     "RoundProgress",
     "RunFiles",
     "SignFlip",
     "Stragglers",
+    "TimeShares",
     "Timing",
     "TrimmedMean",
     "WandbRun",

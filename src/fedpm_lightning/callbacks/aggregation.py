@@ -18,6 +18,7 @@ from fedpm_lightning.errors import AggregationError, DivergedError, EmptyRoundEr
 from fedpm_lightning.ranks import all_items, all_sum, world
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import ClientUpdate, Cohort, Params
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ class Aggregation(FederatedCallback):
         # Clients that returned, and the sum of their weights.
         self._returned = torch.zeros(2, dtype=torch.float64)
 
+    @property
+    def aggregator(self) -> Aggregator | None:
+        """This round's aggregator, for callbacks that look at its sums; None before the first round."""
+        return self._aggregator
+
     def make_aggregator(self, module: FederatedModule) -> Aggregator:
         """Return this round's aggregator; a subclass may return its own."""
         return module.method.aggregator(module.broadcast, module.server_state)
@@ -55,6 +61,7 @@ class Aggregation(FederatedCallback):
         self._loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
         self._returned = torch.zeros(2, dtype=torch.float64)
 
+    @timed("mixing")
     def receive(self, module: FederatedModule, update: ClientUpdate) -> None:
         """Stream one update into the sums; called by the module, after every callback has seen the update."""
         weight = module.weight(update)

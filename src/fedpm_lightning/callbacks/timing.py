@@ -1,4 +1,4 @@
-"""Wall time of a round: training and evaluation apart, and the total over resumes."""
+"""Wall time of a round: training and evaluation apart, the total over resumes and, on demand, where the time goes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.stopwatch import Stopwatch
 from fedpm_lightning.types import Cohort
 
 if TYPE_CHECKING:
@@ -52,3 +53,70 @@ class Timing(FederatedCallback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the total."""
         self.total_s = float(state_dict["total_s"])
+
+
+class TimeShares(Timing):
+    """Timing that also says where a round's time goes; YAML puts it in the place of the frame's own Timing.
+
+    Records, in seconds and as shares of time/round_s + time/eval_s:
+
+        time/local_s, time/local_share      clients: batches, forward, backward, steps, and callbacks on their way
+        time/factors_s, time/factors_share  clients: observing, building, factorising and solving with curvature
+        time/mixing_s, time/mixing_share    server: running sums, sums over ranks, the mixing and the server's step
+        time/eval_s, time/eval_share        evaluation; 0 in a round without
+
+    The shares add up to 1. On several ranks they are those of the first, and its mixing waits for the slowest.
+
+    Args:
+        synchronize: Wait for the GPU where the work changes. Without it, on a GPU, these are times of the host: work
+            that is still queued counts where the host waits for it. It slows a round down.
+    """
+
+    def __init__(self, synchronize: bool = False) -> None:
+        super().__init__()
+        self._watch = Stopwatch(synchronize)
+        self._parts: dict[str, float] = {}
+        self._aggregate_start = 0.0
+
+    @property
+    def state_key(self) -> str:
+        """The key of Timing, so that the total survives when a resumed run exchanges one for the other."""
+        return Timing.__qualname__
+
+    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """Start the clocks."""
+        self._watch.start()
+        self._watch.now()
+        super().on_round_start(trainer, module, cohort)
+
+    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """The clients are done: their time is what is neither factors nor running sums."""
+        self._aggregate_start = self._watch.now()
+        self._watch.stop()  # the server's own solve is mixing
+        factors, sums = self._watch.seconds["factors"], self._watch.seconds["mixing"]
+        local = self._aggregate_start - self._round_start - factors - sums
+        self._parts = {"local": local, "factors": factors, "mixing": sums}
+
+    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """Record the round, as if no evaluation followed."""
+        self._parts["mixing"] += self._watch.now() - self._aggregate_start
+        super().on_round_end(trainer, module, cohort)
+        for part, seconds in self._parts.items():
+            cast("FederatedModule", module).record(f"time/{part}_s", seconds)
+        self._record_shares(module, evaluation=0.0)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the evaluation, and the shares with it."""
+        super().on_validation_end(trainer, pl_module)
+        if not trainer.sanity_checking:
+            self._record_shares(pl_module, time.perf_counter() - self._eval_start)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Stop the clocks when a round ends early."""
+        self._watch.stop()
+
+    def _record_shares(self, module: LightningModule, evaluation: float) -> None:
+        parts = {**self._parts, "eval": evaluation}
+        total = sum(parts.values())
+        for part, seconds in parts.items():
+            cast("FederatedModule", module).record(f"time/{part}_share", seconds / total if total else 0.0)

@@ -63,6 +63,41 @@ def damping(delta: float, mode: DampingMode, scale: Tensor) -> Tensor:
     return (delta * scale).clamp_min(RELATIVE_FLOOR)
 
 
+class DampingWatch:
+    """Counts what `damped_cholesky` does while it runs; one runs at a time, and none costs nothing.
+
+    A stack of matrices (groups, clients) counts each. Counts stay on the device until `read`.
+    """
+
+    running: DampingWatch | None = None
+
+    def __init__(self) -> None:
+        self._factorised = 0
+        self._raised: Tensor | int = 0
+        self._greatest: Tensor | None = None
+
+    def start(self) -> DampingWatch:
+        """Begin; whichever ran before stops."""
+        DampingWatch.running = self
+        return self
+
+    def stop(self) -> None:
+        """Stop, if this one is running."""
+        if DampingWatch.running is self:
+            DampingWatch.running = None
+
+    def note(self, asked: Tensor, used: Tensor) -> None:
+        """Take in one call: the damping asked for and the damping used, [*]."""
+        greatest = used.detach().double().max()
+        self._factorised += used.numel()
+        self._raised = self._raised + (used > asked).sum()
+        self._greatest = greatest if self._greatest is None else torch.maximum(self._greatest, greatest)
+
+    def read(self) -> tuple[int, int, float]:
+        """Return (matrices factorised, those whose delta was raised, the greatest delta used; 0 without any)."""
+        return self._factorised, int(self._raised), 0.0 if self._greatest is None else float(self._greatest)
+
+
 def damped_cholesky(
     M: Tensor, delta: Tensor, scale: Tensor, layer: str, least: float = 0.0, start: float = RELATIVE_FLOOR
 ) -> tuple[Tensor, Tensor]:
@@ -82,12 +117,15 @@ def damped_cholesky(
     Raises:
         CurvatureError: If M is not finite, or not definite at delta = trace(A)/d.
     """
+    asked = delta
     while True:
         L, info = torch.linalg.cholesky_ex(_add_diagonal(M, delta))
         # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where it arrives.
         pivots = L.diagonal(dim1=-2, dim2=-1).sum(-1)
         failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
         if not failed.any():  # the one place where the host waits for the device
+            if DampingWatch.running is not None:
+                DampingWatch.running.note(asked, delta)
             return L, delta
         delta = _raised(M, delta, scale, failed, layer, start)
 

@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import damped_cholesky
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
 
 
@@ -111,6 +112,7 @@ class DiagonalPreconditioner(DensePreconditioner):
         return self.factor.numel() * self.factor.element_size()
 
     @override
+    @timed("factors")
     def factorise(self) -> DiagonalPreconditioner:
         # The damping starts to grow at the mean of h, because one coordinate's own h may be 0.
         self._cholesky, self.delta = damped_cholesky(self.factor, self.delta, self.scale, self.layer)

@@ -18,9 +18,11 @@ from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, trace
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
 
+@timed("factors")
 @torch.no_grad()
 def full_pass_factors(
     net: nn.Module,

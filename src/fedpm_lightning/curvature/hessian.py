@@ -22,6 +22,7 @@ from fedpm_lightning.curvature.layers import Layer, find_layers
 from fedpm_lightning.curvature.logistic import logistic_diagonal, logistic_hessian
 from fedpm_lightning.curvature.math import full_precision, input_rows
 from fedpm_lightning.losses import ClassificationLoss, one_logit
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 
 MAX_BYTES = 2**30
@@ -98,6 +99,7 @@ def hessian_diagonal(problem: LocalProblem, batch: Batch) -> Tensor:
     return autodiff_hessian(problem, batch).diagonal().clone()
 
 
+@timed("factors")
 def over_batches(
     curvature: Callable[[LocalProblem, Batch], Tensor], problem: LocalProblem, batches: Iterable[Batch]
 ) -> Tensor:

@@ -34,6 +34,7 @@ from fedpm_lightning.curvature.math import (
     patch_gram,
     widen,
 )
+from fedpm_lightning.stopwatch import timed
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,7 @@ register_pytree_node(
 )
 
 
+@timed("factors")
 def observe_rows(x: Tensor, layer: Layer, reduce: bool = True) -> Rows:
     """Return the `Rows` of one input of `layer`: detached, float32 or wider; many are reduced, unless told not to."""
     with torch.no_grad(), full_precision(x.device):

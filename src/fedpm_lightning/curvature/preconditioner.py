@@ -19,6 +19,7 @@ from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky, damping
 from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
+from fedpm_lightning.stopwatch import timed
 
 
 class Preconditioner(ABC):
@@ -71,6 +72,15 @@ class Preconditioner(ABC):
     def add_to(self, S: Tensor, weight: float) -> None:
         """Add weight * P to S [*, d, d] in place, in the dtype of S."""
 
+    @abstractmethod
+    def core(self) -> Tensor:
+        """Return the smallest matrix with A's eigenvalues, zeros apart: A or X X^T, in float64 [*, n, n]."""
+
+    def squared_norm(self) -> Tensor:
+        """Return ||P||_F^2 over all groups as one float64 number, without building P where A has few rows."""
+        core, delta = self.core(), self.delta.double()
+        return torch.linalg.vector_norm(core).square() + (delta * (2 * trace(core) + self.d * delta)).sum()
+
     def dense(self, dtype: torch.dtype | None = None) -> Tensor:
         """Return P as a matrix [*, d, d]."""
         P = self.factor.new_zeros(*self.delta.shape, self.d, self.d, dtype=dtype)
@@ -115,6 +125,7 @@ class DensePreconditioner(Preconditioner):
         return self._bytes(symmetric_numbers(self.d))
 
     @override
+    @timed("factors")
     def factorise(self) -> Self:
         with full_precision(self.factor.device):
             self._cholesky, self.delta = damped_cholesky(self.factor, self.delta, self.scale, self.layer)
@@ -136,3 +147,7 @@ class DensePreconditioner(Preconditioner):
     def add_to(self, S: Tensor, weight: float) -> None:
         S.add_(self.factor.to(S.dtype), alpha=weight)
         S.diagonal(dim1=-2, dim2=-1).add_(self.delta.to(S.dtype).unsqueeze(-1), alpha=weight)
+
+    @override
+    def core(self) -> Tensor:
+        return self.factor.double()

@@ -202,6 +202,11 @@ class RaggedPreconditioner(Preconditioner):
         return steps
 
     @override
+    def core(self) -> Tensor:
+        """Return A, dense: the clients' smallest matrices are of different sizes."""
+        return self._gathered([part.P.with_damping(0.0).dense(torch.float64) for part in self.parts])
+
+    @override
     def rmatmul(self, V: Tensor) -> Tensor:
         return self._gathered([part.P.rmatmul(V[part.clients]) for part in self.parts])
 

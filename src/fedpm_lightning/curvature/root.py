@@ -21,9 +21,11 @@ from fedpm_lightning.curvature.hessian import LocalProblem, doubled, fixed_tenso
 from fedpm_lightning.curvature.logistic import logistic_root
 from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.losses import ClassificationLoss, one_logit
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
 
+@timed("factors")
 def curvature_root(problem: LocalProblem, batch: Batch) -> Tensor:
     """Return B without the l2 term, float64: [n, d] for one logit, [n classes, d] for several.
 

@@ -19,6 +19,7 @@ from typing_extensions import override
 from fedpm_lightning.curvature.damping import damped_cholesky
 from fedpm_lightning.curvature.math import add_gram, full_precision, symmetric_numbers, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.stopwatch import timed
 
 FLOAT32_SHARE = 3e-5
 """The least delta / trace(A) at which the solve stays in float32: residuals below 2e-3 of G."""
@@ -54,6 +55,7 @@ class LowRankPreconditioner(Preconditioner):
         return self._bytes(min(self.factor.shape[-2] * self.d, symmetric_numbers(self.d)))
 
     @override
+    @timed("factors")
     def factorise(self) -> Self:
         scale = self.scale
         with full_precision(self.factor.device):
@@ -85,3 +87,9 @@ class LowRankPreconditioner(Preconditioner):
         with full_precision(S.device):
             add_gram(S, self.factor.to(S.dtype), weight)
         S.diagonal(dim1=-2, dim2=-1).add_(self.delta.to(S.dtype).unsqueeze(-1), alpha=weight)
+
+    @override
+    def core(self) -> Tensor:
+        X = self.factor.double()
+        with full_precision(X.device):
+            return X @ X.mT if X.shape[-2] < self.d else X.mT @ X

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.optim.second_look import second_look
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
 SMALLEST_DIAGONAL = 1e-12
@@ -56,6 +57,7 @@ class DiagonalNewton(Optimizer):
         self.max_rows = int(at_least("max_rows", max_rows, 1))
         self._diagonal: dict[int, Tensor] = {}
 
+    @timed("factors")
     def see(self, model: LocalModel, batch: Batch) -> None:
         """Measure the diagonal on the batch of the next step."""
         leaves = list(model.params.values())

@@ -38,6 +38,7 @@ from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
 
 
@@ -114,6 +115,7 @@ class FOOF(torch.optim.Optimizer):
             return self.layers
         return [layer for layer in self.layers if not self._factors[layer.name].settled]
 
+    @timed("factors")
     def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
         due = self.steps_taken % self.cov_every == 0
@@ -166,6 +168,7 @@ class FOOF(torch.optim.Optimizer):
                     gradients[self._names[id(leaf)]] = leaf.grad.add(leaf, alpha=decay) if decay else leaf.grad
         return gradients
 
+    @timed("factors")
     def _preconditioned(self, gradients: Params) -> Params:
         """Return G P^-1 of the layers that have a gradient, by parameter name; P anew where it is due."""
         steps: Params = {}

@@ -30,6 +30,7 @@ from torch.optim import Optimizer
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.optim.second_look import second_look
+from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 
 
@@ -74,6 +75,7 @@ class Sophia(Optimizer):
         self.tau = int(at_least("tau", tau, 1))
         self.steps_taken = 0
 
+    @timed("factors")
     def see(self, model: LocalModel, batch: Batch) -> None:
         """Refresh h from the batch of the next step, every tau steps."""
         if self.steps_taken % self.tau:

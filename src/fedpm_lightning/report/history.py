@@ -65,7 +65,9 @@ def choose_monitor(keys: Iterable[str]) -> Monitor:
 
 def metric_mode(metric: str) -> Mode:
     """Tell whether larger or smaller is better for a metric, from the last part of its name."""
-    name = metric.rsplit("/", 1)[-1]
+    group, _, name = metric.rpartition("/")
+    if group == "clients_acc":
+        return "min" if name == "std" else "max"
     return "max" if any(word in name for word in ("acc", "auc", "f1", "precision", "recall")) else "min"
 
 

@@ -107,6 +107,11 @@ class RunningPreconditionedMix:
         """Whether no client has had a say yet."""
         return float(self._weight) == 0
 
+    @property
+    def weighted_sum(self) -> tuple[Tensor, Tensor]:
+        """S1 = sum w_i P_i and sum w_i; not to be changed. They hold all ranks once `tensors` were all-reduced."""
+        return self._S1, self._weight
+
     def tensors(self) -> list[Tensor]:
         """Return the running sums S1, S2, D and sum w_i, to be all-reduced in place."""
         return [self._S1, self._S2, self._D, self._weight]

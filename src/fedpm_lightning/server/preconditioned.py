@@ -6,7 +6,7 @@ The server keeps two running sums a layer, so memory does not grow with the coho
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -65,6 +65,12 @@ class PreconditionedAggregator(Aggregator):
             if layer.name in P:
                 self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
         self._mean.add(update.params, weight)
+
+    def preconditioner_sums(self) -> Iterator[tuple[str, Tensor, Tensor]]:
+        """Yield (layer name, sum w_i P_i [*, d, d], sum w_i []) of every layer that a client had a say in."""
+        for name, mix in self._mixes.items():
+            if not mix.empty:
+                yield name, *mix.weighted_sum
 
     def tensors(self) -> list[Tensor]:
         """Return all running sums."""
