@@ -8,6 +8,7 @@ loggers and progress bars all speak of rounds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -29,7 +30,7 @@ from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.ranks import all_states, all_sum, mine
+from fedpm_lightning.ranks import all_states, all_sum, mine, world
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.mixing import RunningMean
@@ -68,6 +69,8 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
+        client_memory_mib: Most MiB of clients' states in memory between rounds; the others lie in the run's folder
+            until it ends. null: all in memory.
         channels_last: Memory order of images and convolutions; null: where it is faster (evaluation always decides so).
         seed: The experiment's seed (linked from seed_everything).
     """
@@ -87,6 +90,7 @@ class FederatedModule(LightningModule):
         on_bad_client: Literal["error", "drop"] = "error",
         max_empty_rounds: int = 3,
         max_loss: float | None = None,
+        client_memory_mib: float | None = None,
         channels_last: bool | None = None,
         seed: int = 0,
     ) -> None:
@@ -110,7 +114,7 @@ class FederatedModule(LightningModule):
         self.channels_last = channels_last
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
-        self.clients = ClientStore()
+        self.clients = ClientStore(client_memory_mib)
         self.server_state: ServerState = {}
         self.broadcast: Broadcast = Broadcast(0, {}, {})
         self.row: dict[str, float] = {}
@@ -327,6 +331,11 @@ class FederatedModule(LightningModule):
 
     # ---------------------------------------------------------------- Lightning's hooks
 
+    def setup(self, stage: str) -> None:
+        """Give the clients' states their place on the disk, before a checkpoint brings some."""
+        if stage == "fit":
+            self.clients.spill_into(Path(self.trainer.default_root_dir), world()[0])
+
     def configure_optimizers(self) -> Optimizer:
         """Return the server optimizer over theta."""
         return self.server_optimizer(self.theta.values())
@@ -353,8 +362,9 @@ class FederatedModule(LightningModule):
         self.row.clear()
 
     def on_fit_end(self) -> None:
-        """Free the scratch network."""
+        """Free the scratch network, and what the clients' states took on the disk."""
         self._scratch.clear()
+        self.clients.release()
 
     def check_network(self) -> None:
         """Raise ValueError, in words, if network and data do not fit each other."""
