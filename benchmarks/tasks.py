@@ -57,6 +57,16 @@ def made_up_vectors(request: DataRequest) -> ArraySet:
     return ArraySet(x[:2_000], y[:2_000], x[2_000:], y[2_000:], 10)
 
 
+def made_up_rows(request: DataRequest) -> ArraySet:
+    """Return normal vectors labelled by a random linear map; `source` says how many of how many numbers: "2000x60"."""
+    n, width = map(int, request.source.split("x"))
+    generator = torch.Generator().manual_seed(SEED)
+    x, W = torch.randn(n + 500, width, generator=generator), torch.randn(width, 10, generator=generator)
+    y = (x @ W).argmax(1)
+    return ArraySet(x[:n], y[:n], x[n:], y[n:], 10)
+
+
+LOADERS.update(made_up_rows=made_up_rows)
 LOADERS.update(made_up_images=made_up_images, made_up_patches=made_up_patches, made_up_vectors=made_up_vectors)
 
 

@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: started, timed, ended with all its children, its figures read."""
+"""A contestant in a process of its own: started, timed, ended with all its children, its figures read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ class Failure(Exception):
 
 
 def run(command: Sequence[str], scratch: Path) -> dict[str, Any]:
-    """Run a contestant with one thread.
-
-    Args:
-        command: Prints its figures as a line of JSON.
-        scratch: A folder for its temporary files.
+    """Run a contestant that prints its figures as a line of JSON.
 
     Returns:
         The figures, with the seconds of the whole process as "process_s".
@@ -35,9 +31,29 @@ def run(command: Sequence[str], scratch: Path) -> dict[str, Any]:
     Raises:
         Failure: If it ends with an error, without figures, or not at all.
     """
-    python_path = os.pathsep.join(filter(None, [str(REPO / "src"), os.environ.get("PYTHONPATH")]))
+    out, seconds = start(command, scratch)
+    lines = [line for line in out.splitlines() if line.startswith('{"marks"')]
+    if not lines:
+        raise Failure("ended without figures")
+    return {**json.loads(lines[-1]), "process_s": seconds}
+
+
+def start(command: Sequence[str], scratch: Path) -> tuple[str, float]:
+    """Run a command from the repository's root with one thread.
+
+    Args:
+        command: What to run.
+        scratch: A folder for temporary files.
+
+    Returns:
+        (its output, its seconds)
+
+    Raises:
+        Failure: If it ends with an error, or not at all.
+    """
+    python_path = os.pathsep.join(filter(None, [str(REPO / "src"), str(REPO), os.environ.get("PYTHONPATH")]))
     env = {**os.environ, **QUIET, "OMP_NUM_THREADS": "1", "PYTHONPATH": python_path, "RAY_TMPDIR": str(scratch)}
-    start = time.perf_counter()
+    begin = time.perf_counter()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=REPO, env=env, start_new_session=True, **pipes) as process:
         try:
@@ -46,11 +62,10 @@ def run(command: Sequence[str], scratch: Path) -> dict[str, Any]:
             raise Failure(f"no end within {PATIENCE_S:.0f} s") from None
         finally:
             end_children(process.pid)
-    lines = [line for line in out.splitlines() if line.startswith('{"marks"')]
-    if process.returncode or not lines:
+    if process.returncode:
         last = (err.strip() or out.strip() or "no output").splitlines()[-1]
         raise Failure(f"ended with code {process.returncode}: {last[:200]}")
-    return {**json.loads(lines[-1]), "process_s": time.perf_counter() - start}
+    return out, time.perf_counter() - begin
 
 
 def end_children(group: int) -> None:
