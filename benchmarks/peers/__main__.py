@@ -16,6 +16,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from benchmarks import bare_loop
 from benchmarks.fit import fit
 from benchmarks.measure import Clock, memory_mib, ratio_cell, report, table
 from benchmarks.peers import setup
-from benchmarks.peers.common import Problem, finish
+from benchmarks.peers.common import Problem, outcome
 from benchmarks.peers.problem import write_problem
 from benchmarks.peers.run import Failure, figures_of, run
 from benchmarks.tasks import SETTINGS, TASKS, Task
@@ -43,33 +44,32 @@ def ours(task: str) -> list[str]:
     return ["FedAvg", *(f"FedAvg {name}" for name in SETTINGS if task == "cnn" or name != "bf16")]
 
 
-def measure(task: Task, contestant: str, problem_file: Path) -> None:
-    """Run the bare loop or one of ours in this process and print its figures."""
+def measure(task: Task, contestant: str, problem_file: Path) -> dict[str, Any]:
+    """Run the bare loop or one of ours in this process; return its figures."""
+    begin = time.perf_counter()
     if contestant == BARE:
         clock = Clock()
         _, state = bare_loop.run(task, clock)
     else:
         clock, _, _, state = fit(task, contestant)
     peak = memory_mib("VmHWM")
-    finish(Problem.read(problem_file), state, clock, peak)
+    done = outcome(Problem.read(problem_file), state, clock, peak)
+    return {**done, "process_s": time.perf_counter() - begin}
 
 
-def turn(names: Sequence[str], words: Sequence[str], problem_file: Path, failed: dict[str, str]) -> Results:
-    """Run every contestant once; one that fails is remembered in `failed`, with the reason."""
-    figures: Results = {}
-    for name in names:
-        if name in SCRIPTS:
-            command = [str(setup.python(name)), "-m", f"benchmarks.peers.{SCRIPTS[name]}", str(problem_file)]
-        else:
-            command = [sys.executable, "-m", "benchmarks.peers", *words, "--only", name, str(problem_file)]
-        try:
-            figures[name] = [figures_of(run(command, problem_file.parent))]
-        except Failure as failure:
-            failed[name] = str(failure)
-            print(f"{name} failed: {failure}", file=sys.stderr, flush=True)
-            continue
-        print(f"{name}: {1e3 * figures[name][0]['cpu_s']:.1f} ms CPU a round", file=sys.stderr, flush=True)
-    return figures
+def contest(name: str, arguments: argparse.Namespace, words: Sequence[str], problem_file: Path) -> Figures:
+    """Run one contestant.
+
+    Raises:
+        Failure: If it gives no figures.
+    """
+    if name in SCRIPTS:
+        command = [str(setup.python(name)), "-m", f"benchmarks.peers.{SCRIPTS[name]}", str(problem_file)]
+    elif arguments.in_process:
+        return figures_of(measure(make_task(arguments), name, problem_file))
+    else:
+        command = [sys.executable, "-m", "benchmarks.peers", *words, "--only", name, str(problem_file)]
+    return figures_of(run(command, problem_file.parent))
 
 
 def take_turns(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Results, dict[str, str]]:
@@ -85,8 +85,13 @@ def take_turns(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Res
         for number in range(arguments.pairs):
             order = [name for name in names if name not in failed]
             shift = number % len(order)
-            for name, done in turn(order[shift:] + order[:shift], words, problem_file, failed).items():
-                figures[name] += done
+            for name in order[shift:] + order[:shift]:
+                try:
+                    figures[name].append(contest(name, arguments, words, problem_file))
+                except Failure as failure:
+                    failed[name] = str(failure)
+                line = failed.get(name) or f"{1e3 * figures[name][-1]['cpu_s']:.1f} ms CPU a round"
+                print(f"turn {number + 1}/{arguments.pairs}: {name}, {line}", file=sys.stderr, flush=True)
     if BARE in failed:
         raise SystemExit(f"the bare loop failed: {failed[BARE]}")
     for name, runs in figures.items():
@@ -147,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     every = [BARE, *ours("cnn"), *SCRIPTS]
     parser.add_argument("--contestants", nargs="+", choices=every, help="default: all; the bare loop always runs")
     parser.add_argument("--json", help="write the raw figures to this file")
+    parser.add_argument("--in-process", action="store_true", help="the bare loop and ours in this process: less exact")
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     return parser
 
@@ -156,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> Results:
     words = list(sys.argv[1:] if argv is None else argv)
     arguments = parser().parse_args(words)
     if arguments.only:
-        measure(make_task(arguments), arguments.only[0], Path(arguments.only[1]))
+        print(json.dumps(measure(make_task(arguments), arguments.only[0], Path(arguments.only[1]))))
         return {}
     figures, failed = take_turns(arguments, words)
     header = ["round of", "wall / bare", "CPU / bare", "s a round", "CPU s a round", "process s", "peak MiB"]

@@ -161,8 +161,8 @@ def peak_of_family() -> float:
     return total
 
 
-def finish(problem: Problem, state: dict[str, Tensor], clock: Clock, peak: float | None = None) -> None:
-    """Print the figures of a run as the process's last line.
+def outcome(problem: Problem, state: dict[str, Tensor], clock: Clock, peak: float | None = None) -> dict[str, Any]:
+    """Return the figures of a run.
 
     Args:
         problem: What was solved.
@@ -171,8 +171,12 @@ def finish(problem: Problem, state: dict[str, Tensor], clock: Clock, peak: float
         peak: Peak memory in MiB; None: that of this process.
     """
     peak = memory_mib("VmHWM") if peak is None else peak
-    rounds = len(clock.marks) - 1
-    print(json.dumps({"marks": clock.marks, "rounds": rounds, "peak_mib": peak, **problem.losses(state)}), flush=True)
+    return {"marks": clock.marks, "peak_mib": peak, **problem.losses(state)}
+
+
+def finish(problem: Problem, state: dict[str, Tensor], clock: Clock, peak: float | None = None) -> None:
+    """Print the figures of a run as one line."""
+    print(json.dumps(outcome(problem, state, clock, peak)), flush=True)
 
 
 def by_position(problem: Problem, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
