@@ -130,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=64, help="rows that a FOOF layer sees in a step")
     parser.add_argument("--max-rows", type=int, default=64, help="FOOF's max_rows in the second column")
     parser.add_argument("--json", help="write the raw figures to this file")
+    parser.add_argument("--markdown", metavar="FOLDER", help="write the tables to a dated file in this folder")
     parser.add_argument("--in-process", action="store_true", help="no process of its own for each run: memory adds up")
     parser.add_argument("--only", nargs=3, help=argparse.SUPPRESS)
     return parser
@@ -157,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, list[Cell]]]:
                 figures[what][method].append(done)
                 print(f"{what} {size} {method}: {done}", file=sys.stderr, flush=True)
     text = "\n\n".join(rendered(what, getattr(arguments, what), cells, arguments) for what, cells in figures.items())
-    report(f"growth, {arguments.rounds} rounds", text, figures, arguments.json)
+    report(f"growth, {arguments.rounds} rounds", text, figures, arguments.json, arguments.markdown)
     return figures
 
 

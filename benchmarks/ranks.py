@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--images", type=int, help="training images of the CNN task (default 10000)")
     parser.add_argument("--data.source", dest="source", help="where CIFAR-10 is (default: made-up images)")
     parser.add_argument("--json", help="write the raw figures to this file")
+    parser.add_argument("--markdown", metavar="FOLDER", help="write the tables to a dated file in this folder")
     return parser
 
 
@@ -84,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> dict[int, list[Figures]]:
             print(f"ranks {ranks}: {figures[ranks][-1]['wall_s']:.3f} s a round", file=sys.stderr, flush=True)
     header = ["ranks", "times as fast as one", "s a round", "process s", "train loss", "test loss"]
     title = f"ranks --task {arguments.task} --method {arguments.method}, {arguments.pairs} turns"
-    report(title, table(header, rows(figures)), figures, arguments.json)
+    report(title, table(header, rows(figures)), figures, arguments.json, arguments.markdown)
     return figures
 
 

@@ -89,10 +89,12 @@ def test_the_hessian_round_and_numpy_find_the_same_parameters():
     assert figures["theta fedpm"] == pytest.approx(figures["theta numpy"], rel=1e-10)
 
 
-def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys):
+def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
     words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--in-process")
-    sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8")
+    sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
     figures = benchmark("growth", *words, *sizes)
+    (written,) = tmp_path.glob("20*-growth.md")
+    assert "torch" in written.read_text() and "| slope" in written.read_text()
     assert [cell["cpu_s"] > 0 for cell in figures["clients"]["FedAvg"]] == [True, True]
     assert set(figures["foof"][""][0]) == {"sgd", "foof", "max_rows"}
     printed = capsys.readouterr().out

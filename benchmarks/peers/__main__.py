@@ -72,10 +72,15 @@ def contest(name: str, arguments: argparse.Namespace, words: Sequence[str], prob
     return figures_of(run(command, problem_file.parent))
 
 
+def trouble(peer: str) -> str | None:
+    """Return in words why a peer cannot run; None if it can."""
+    return setup.trouble(peer) or (None if SCRIPTS[peer] else "never tried, and without a script here")
+
+
 def take_turns(arguments: argparse.Namespace, words: Sequence[str]) -> tuple[Results, dict[str, str]]:
     """Run all contestants `pairs` times, in turns that begin with another one each time; return figures, failures."""
     names = list(dict.fromkeys([BARE, *(arguments.contestants or [*ours(arguments.task), *SCRIPTS])]))
-    failed = {name: why for name in names if name in SCRIPTS and (why := setup.trouble(name))}
+    failed = {name: why for name in names if name in SCRIPTS and (why := trouble(name))}
     names = [name for name in names if name not in failed]
     figures: Results = {name: [] for name in names}
     with tempfile.TemporaryDirectory() as folder:
@@ -152,6 +157,7 @@ def parser() -> argparse.ArgumentParser:
     every = [BARE, *ours("cnn"), *SCRIPTS]
     parser.add_argument("--contestants", nargs="+", choices=every, help="default: all; the bare loop always runs")
     parser.add_argument("--json", help="write the raw figures to this file")
+    parser.add_argument("--markdown", metavar="FOLDER", help="write the tables to a dated file in this folder")
     parser.add_argument("--in-process", action="store_true", help="the bare loop and ours in this process: less exact")
     parser.add_argument("--only", nargs=2, help=argparse.SUPPRESS)
     return parser
@@ -171,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> Results:
         table([*header, "train loss", "test loss", "learned"], rows(figures)) + "\n\n" + remarks(figures, failed),
         json.loads(json.dumps({**figures, "failed": failed})),
         arguments.json,
+        arguments.markdown,
     )
     return figures
 
