@@ -49,7 +49,7 @@ def same(a, b):
 def test_two_ranks_are_one_and_a_run_of_two_goes_on_in_one(quickstart, method):
     words = ("--config", f"configs/method/{method}.yaml", *SETTINGS)
     one = quickstart(*words, "--rounds", "4", folder="one")
-    on_two_ranks(one.folder.parent / "two", method, "--rounds", "2")
+    on_two_ranks(one.folder.parent / "two", method, "--rounds", "2", "--model.client_memory_mib", "0")
     two = quickstart(*words, "--rounds", "4", folder="two")
     assert same(state(one.folder), state(two.folder))
     clients = [state(run.folder)["federated"]["clients"] for run in (one, two)]
