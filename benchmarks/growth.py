@@ -3,8 +3,8 @@
     python -m benchmarks.growth
     python -m benchmarks.growth --tables clients --clients 10 100 1000 10000 --rounds 40
 
-Each table ends with the slopes of log(CPU seconds) over log(size): 0 is no growth, 1 linear, 2 quadratic. Whole rounds
-are real `fedpm fit` runs with one thread, each in a process of its own, the mean over all rounds but the first; a FOOF
+Each table ends with the slopes of log(CPU seconds) over log(size), over all sizes and over the last two, where what does
+not grow hides less: 0 is no growth, 1 linear, 2 quadratic. Whole rounds are real `fedpm fit` runs with one thread, each in a process of its own, the mean over all rounds but the first; a FOOF
 layer is measured alone, over one client's round, because its factor changes its form on the way.
 """
 
@@ -101,7 +101,7 @@ def rendered(what: str, sizes: Sequence[int], cells: dict[str, list[Cell]], argu
         columns = {label: [1e3 * c[key] for c in cells[""]] for key, label in names.items()}
     else:
         columns = {f"{method} ms": [1e3 * c["cpu_s"] for c in cells[method]] for method in cells}
-    fitted = [slope(sizes, values) for values in columns.values()]
+    fitted = [[slope(sizes[-n:], values[-n:]) for values in columns.values()] for n in (len(sizes), 2)]
     extra: dict[str, list[str]] = {}
     if what == "clients":
         for method, of_method in cells.items():
@@ -112,8 +112,8 @@ def rendered(what: str, sizes: Sequence[int], cells: dict[str, list[Cell]], argu
         [str(size), *(f"{values[i]:.2f}" for values in columns.values()), *(values[i] for values in extra.values())]
         for i, size in enumerate(sizes)
     ]
-    lines.append(["slope", *fitted, *("" for _ in extra)])
-    return f"{WHAT[what]}\n\n{table([what if what != 'foof' else 'd', *columns, *extra], lines)}"
+    lines += [[label, *of, *("" for _ in extra)] for label, of in zip(("slope", "last two"), fitted, strict=True)]
+    return f"{WHAT[what]}\n\n{table(['d' if what == 'foof' else what.rstrip('s'), *columns, *extra], lines)}"
 
 
 def parser() -> argparse.ArgumentParser:
