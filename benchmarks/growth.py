@@ -3,7 +3,7 @@
     python -m benchmarks.growth
     python -m benchmarks.growth --tables clients --clients 10 100 1000 10000 --rounds 40
 
-Each table ends with the slopes of log(CPU seconds) over log(size), over all sizes and over the last two: 0 is no growth,
+Each table ends with the slopes of log(CPU seconds) over log(size), over all sizes and the last two: 0 is no growth,
 1 linear, 2 quadratic. Whole rounds are real `fedpm fit` runs with one thread, each in a process of its own, the mean
 over all rounds but the first; a FOOF layer is measured alone, over one client's round, because its factor changes its
 form on the way.
