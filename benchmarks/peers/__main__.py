@@ -32,7 +32,7 @@ from benchmarks.tasks import SETTINGS, TASKS, Task
 
 BARE = "bare loop"
 SCRIPTS = {"pfl-research": "pfl_research", "FedLab": "fedlab", "fluke": "fluke", "Flower": "flower", "BlazeFL": ""}
-TOLERANCE = 0.15
+TOLERANCE = 0.10
 """How far a contestant's fall of the loss may be from the bare loop's, as a share of it."""
 
 Figures = dict[str, float]
