@@ -19,10 +19,11 @@ from fedpm_lightning.data.prepare import Prepared
 from fedpm_lightning.rng import sample_cohort, torch_generator
 
 
-def run(task: Task, clock: Clock) -> dict[str, float]:
-    """Train; return the last round's train loss and test figures."""
+def run(task: Task, clock: Clock) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Train; return the last round's train loss and test figures, and the final parameters."""
     data = task.make_data()
     plan, size, participants = data.prepared, task.data["batch_size"], data.cohort_size
+    augment = plan.data.augment is not None and data.augment is not False
     net, local = task.make_net(), task.make_net()
     result: dict[str, float] = {}
     for round in range(task.rounds):
@@ -32,14 +33,14 @@ def run(task: Task, clock: Clock) -> dict[str, float]:
         for client in sample_cohort(SEED, round, len(plan.parts), participants):
             n = len(plan.parts[client])
             local.load_state_dict(net.state_dict())
-            loss += n * train(local, batches(plan, client, round, size, task.local_epochs), task.lr)
+            loss += n * train(local, batches(plan, client, round, size, task.local_epochs, augment), task.lr)
             samples += n
             for name, p in local.state_dict().items():
                 total[name].add_(p, alpha=n)
         net.load_state_dict({name: t / samples for name, t in total.items()})
         result = {"train/loss": loss / samples, **evaluate(net, plan)}
     clock.mark()
-    return result
+    return result, net.state_dict()
 
 
 def train(net: nn.Module, data: Iterator[tuple[Tensor, Tensor]], lr: float) -> float:
@@ -56,19 +57,21 @@ def train(net: nn.Module, data: Iterator[tuple[Tensor, Tensor]], lr: float) -> f
     return float(total) / seen
 
 
-def batches(plan: Prepared, client: int, round: int, size: int, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield a client's shuffled, augmented, normalised batches."""
+def batches(
+    plan: Prepared, client: int, round: int, size: int, epochs: int, augment: bool
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a client's shuffled, perhaps augmented, normalised batches."""
     data, rows = plan.data, torch.from_numpy(plan.parts[client])
     generator = torch_generator(SEED, "batches", round, client)
     for _ in range(epochs):
         order = rows[torch.randperm(len(rows), generator=generator)]
-        if data.augment is not None:
+        if augment:
             offsets = torch.randint(0, 9, (2, len(rows)), generator=generator)
             flips = torch.randint(0, 2, (1, len(rows)), generator=generator)[0].bool()
         for start in range(0, len(rows), size):
             part = slice(start, start + size)
             x, y = data.x_train[order[part]], data.y_train[order[part]]
-            if data.augment is not None:
+            if augment:
                 x = crop_and_flip(x, offsets[:, part], flips[part])
             yield (x if data.normalise is None else normalised(x, *statistics(plan))), y
 

@@ -8,13 +8,33 @@ import io
 import json
 import tempfile
 from pathlib import Path
+from typing import NamedTuple, cast
 
+import torch
 from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
 
 from benchmarks.measure import Clock, live_tensors_mib, memory_mib, trim_allocator
 from benchmarks.tasks import Task
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.cli import main as fedpm
+from fedpm_lightning.module import FederatedModule
+
+
+class Fitted(NamedTuple):
+    """What is kept of a run.
+
+    Attributes:
+        clock: Marks at the beginning of each round and at the end.
+        memory: Rounds done -> MiB, by what was measured.
+        last: The last row of metrics.csv.
+        state: The final parameters and buffers.
+    """
+
+    clock: Clock
+    memory: dict[str, dict[str, float]]
+    last: dict[str, float]
+    state: dict[str, Tensor]
 
 
 class Probe(FederatedCallback):
@@ -37,7 +57,10 @@ class Probe(FederatedCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last round is over."""
         self.clock.mark()
+        if not trainer.is_global_zero:
+            return
         self._remember(trainer.current_epoch)
+        torch.save(cast(FederatedModule, pl_module).net.state_dict(), Path(trainer.default_root_dir, "final.pt"))
         facts = {"marks": self.clock.marks, "memory": self.memory}
         Path(trainer.default_root_dir, "probe.json").write_text(json.dumps(facts))
 
@@ -48,11 +71,13 @@ class Probe(FederatedCallback):
             self.memory[rounds_done] = {**now, "trimmed": memory_mib("VmRSS")}
 
 
-def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Clock, dict, dict[str, float]]:
+def fit(task: Task, method: str, memory_at: list[int] | None = None) -> Fitted:
     """Run `fedpm fit` on a task.
 
-    Returns:
-        (clock, memory by round, the last row of metrics.csv)
+    Args:
+        task: What to run.
+        method: A contestant, as `Task.words` takes it.
+        memory_at: Rounds (1-based) after which memory is measured.
 
     Raises:
         RuntimeError: If the run fails.
@@ -65,9 +90,15 @@ def fit(task: Task, method: str, memory_at: list[int] | None = None) -> tuple[Cl
             code = fedpm(words)
         if code:
             raise RuntimeError(f"fedpm {' '.join(words)} ended with code {code}")
-        facts = json.loads((folder / "run" / "probe.json").read_text())
-        with (folder / "run" / "metrics.csv").open() as file:
-            last = list(csv.DictReader(file))[-1]
+        return collect(folder / "run")
+
+
+def collect(run: Path) -> Fitted:
+    """Read what a run with a Probe left in its folder."""
+    facts = json.loads((run / "probe.json").read_text())
+    with (run / "metrics.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
     clock = Clock()
     clock.marks = facts["marks"]
-    return clock, facts["memory"], {key: float(value) for key, value in last.items() if value}
+    figures = {key: float(value) for key, value in last.items() if value}
+    return Fitted(clock, facts["memory"], figures, torch.load(run / "final.pt", weights_only=True))

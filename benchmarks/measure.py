@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import platform
+import re
 import resource
 import statistics
 import subprocess
@@ -131,10 +132,30 @@ def commit() -> str:
     return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
 
 
-def report(what: str, text: str, figures: Any, json_file: str | None) -> str:
-    """Print a table under its title and hardware line, and write the raw figures where asked."""
+def report(what: str, text: str, figures: Any, json_file: str | None, markdown: str | None = None) -> str:
+    """Print a table under its title and hardware line, and write what was asked for.
+
+    Args:
+        what: The title: what was measured, settings behind a comma.
+        text: The table or tables.
+        figures: The raw figures.
+        json_file: Where they go; None: nowhere.
+        markdown: A folder for a file with date and title as its name; None: no such file.
+    """
     line = hardware_line()
     print(f"\n{what}\n{line}\n\n{text}", flush=True)
     if json_file is not None:
         Path(json_file).write_text(json.dumps({"what": what, "hardware": line, "figures": figures}, indent=1) + "\n")
+    if markdown is not None:
+        slug = re.sub(r"[^a-z0-9]+", "-", what.partition(",")[0].lower()).strip("-")
+        command = " ".join(["python -m", module_name(), *sys.argv[1:]])
+        file = Path(markdown, f"{date.today().isoformat()}-{slug}.md")
+        file.write_text(f"# {what}\n\n`{command}`\n\n{line}\n\n{text}\n")
+        print(f"\nwritten: {file}", flush=True)
     return text
+
+
+def module_name() -> str:
+    """Return what was given to `python -m`."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "?" if spec is None else str(spec.name).removesuffix(".__main__")

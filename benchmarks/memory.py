@@ -40,7 +40,7 @@ Memory = dict[str, dict[str, float]]
 def measure(setting: str, method: str, rounds: Sequence[int]) -> Memory:
     """Run one setting in this process; return round -> {rss, tensors, trimmed}, in MiB."""
     task = replace(SETTINGS[setting], rounds=max(rounds))
-    return fit(task, method, memory_at=list(rounds))[1]
+    return fit(task, method, memory_at=list(rounds)).memory
 
 
 def row(setting: str, method: str, memory: Memory) -> list[str]:

@@ -33,9 +33,9 @@ def measure(task: Task, contestant: str) -> Figures:
     """Run one contestant in this process."""
     if contestant == BARE:
         clock = Clock()
-        last = bare_loop.run(task, clock)
+        last, _ = bare_loop.run(task, clock)
     else:
-        clock, _, last = fit(task, contestant)
+        clock, _, last, _ = fit(task, contestant)
     wall, cpu = clock.per_round()
     losses = {key: last[key] for key in ("train/loss", "test/loss")}
     return {"wall_s": wall, "cpu_s": cpu, **losses, "peak_mib": memory_mib("VmHWM")}

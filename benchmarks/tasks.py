@@ -6,6 +6,7 @@ overhead   logistic regression 60 -> 10, 100 clients of 20 samples, 10 a round, 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,15 @@ from torch import nn
 
 from fedpm_lightning import models
 from fedpm_lightning.data import IID, LOADERS, ArraySet, Augment, DataRequest, FederatedData, Normalise
+from fedpm_lightning.module import FederatedModule
 
 REPO = Path(__file__).resolve().parent.parent
 SEED = 0
 METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
 SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"], "stacked": ["--model.executor=vectorized"]}
 """What may stand behind a method's name among the contestants, as words of the command line."""
+if "executor" in inspect.signature(FederatedModule).parameters:
+    SETTINGS["stacked"] = ["--model.executor=vectorized"]
 
 
 def noisy_pictures(n: int, test: int, shape: tuple[int, int, int]) -> ArraySet:
@@ -53,6 +57,16 @@ def made_up_vectors(request: DataRequest) -> ArraySet:
     return ArraySet(x[:2_000], y[:2_000], x[2_000:], y[2_000:], 10)
 
 
+def made_up_rows(request: DataRequest) -> ArraySet:
+    """Return normal vectors labelled by a random linear map; `source` says how many of how many numbers: "2000x60"."""
+    n, width = map(int, request.source.split("x"))
+    generator = torch.Generator().manual_seed(SEED)
+    x, W = torch.randn(n + 500, width, generator=generator), torch.randn(width, 10, generator=generator)
+    y = (x @ W).argmax(1)
+    return ArraySet(x[:n], y[:n], x[n:], y[n:], 10)
+
+
+LOADERS.update(made_up_rows=made_up_rows)
 LOADERS.update(made_up_images=made_up_images, made_up_patches=made_up_patches, made_up_vectors=made_up_vectors)
 
 
@@ -115,22 +129,23 @@ class Task:
         return [*words, f"--model.method.lr={self.lr}", *self.options]
 
 
-def cnn(images: int = 10_000, rounds: int = 3, source: str | None = None) -> Task:
+def cnn(images: int = 10_000, rounds: int = 3, source: str | None = None, augment: bool | None = None) -> Task:
     """Return the CNN task on so many training images and a tenth of that for evaluation.
 
     Args:
         images: Training images, spread over 10 clients.
         rounds: Communication rounds.
         source: Where CIFAR-10 is, as `data.source` takes it; None: made-up images of its shape.
+        augment: Whether training images are cropped and mirrored; None: as the data set is used to (they are).
     """
     where = {"name": "made_up_images"} if source is None else {"name": "cifar10", "source": source}
     sizes = {"limit_train": images, "limit_test": max(images // 10, 10)}
-    data = {**where, **sizes, "num_clients": 10, "batch_size": 64, "val_fraction": 0.0}
+    data = {**where, **sizes, "num_clients": 10, "batch_size": 64, "val_fraction": 0.0, "augment": augment}
     return Task("CNN", {"num_classes": 10}, data, rounds)
 
 
-def overhead(images: int = 2_000, rounds: int = 50, source: str | None = None) -> Task:
-    """Return the logistic task; `images` and `source` do not apply to it."""
+def overhead(images: int = 2_000, rounds: int = 50, source: str | None = None, augment: bool | None = None) -> Task:
+    """Return the logistic task; `images`, `source` and `augment` do not apply to it."""
     data = {"name": "made_up_vectors", "num_clients": 100, "clients_per_round": 10, "batch_size": 10}
     args = {"in_features": 60, "num_classes": 10}
     return Task("Logistic", args, {**data, "val_fraction": 0.0}, rounds, lr=0.1, options=("--checkpoint_every=20",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import sys
 
 import pytest
 from benchmarks import hessian_round
@@ -94,3 +95,86 @@ def test_foof_steps_splits_the_step_by_layer_and_part(benchmark, capsys):
 def test_the_hessian_round_and_numpy_find_the_same_parameters():
     figures = hessian_round.main(["--clients", "3", "--rounds", "2", "--pairs", "1"])
     assert figures["theta fedpm"] == pytest.approx(figures["theta numpy"], rel=1e-10)
+
+
+def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
+    words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--in-process")
+    sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
+    figures = benchmark("growth", *words, *sizes)
+    (written,) = tmp_path.glob("20*-growth.md")
+    assert "torch" in written.read_text() and "| slope" in written.read_text()
+    assert [cell["cpu_s"] > 0 for cell in figures["clients"]["FedAvg"]] == [True, True]
+    assert set(figures["foof"][""][0]) == {"sgd", "foof", "max_rows"}
+    printed = capsys.readouterr().out
+    for row in ("10 ", "20 ", "64 ", "128 ", "slope "):
+        assert f"\n| {row}" in printed
+
+
+@pytest.mark.parametrize("power", [0, 1, 2.5])
+def test_a_slope_is_the_power(repo, monkeypatch, power):
+    monkeypatch.syspath_prepend(repo)
+    growth = importlib.import_module("benchmarks.growth")
+    sizes = [10, 100, 1000]
+    assert float(growth.slope(sizes, [3 * n**power for n in sizes])) == pytest.approx(power, abs=0.01)
+
+
+def test_a_peer_that_is_not_there_is_a_line(benchmark, capsys, monkeypatch, tmp_path):
+    setup = importlib.import_module("benchmarks.peers.setup")
+    monkeypatch.setattr(setup, "VENVS", tmp_path)
+    setup.note("fluke").parent.mkdir()
+    setup.note("fluke").write_text(json.dumps({"trouble": "needs another Python"}))
+    words = ("--task", "overhead", "--pairs", "2", "--rounds", "2", "--in-process", "--json", "figures.json")
+    figures = benchmark("peers.__main__", *words, "--contestants", "FedAvg", "FedLab", "fluke")
+    assert list(figures) == [BARE, "FedAvg"]
+    assert figures["FedAvg"][1]["learned"] == pytest.approx(1, abs=1e-3)
+    printed = capsys.readouterr().out
+    assert "\nFedLab: not installed: python -m benchmarks.peers.setup" in printed
+    assert "\nfluke: needs another Python" in printed
+    assert "within 10%: all losses agree" in printed
+    assert "fluke" in json.loads((tmp_path / "figures.json").read_text())["figures"]["failed"]
+
+
+def test_another_amount_of_work_is_told(repo, monkeypatch):
+    monkeypatch.syspath_prepend(repo)
+    peers = importlib.import_module("benchmarks.peers.__main__")
+    start, bare = ({"train/loss": loss, "test/loss": loss} for loss in (2.3, 1.3))
+    assert peers.learned(start, {"train/loss": 1.3, "test/loss": 1.8}, bare) == pytest.approx(0.5)
+    figures = {BARE: [{"learned": 1.0}], "half": [{"learned": 0.5}]}
+    assert "NOT THE SAME WORK: half" in peers.remarks(figures, {})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", ["pfl-research", "FedLab", "fluke", "Flower"])
+def test_a_peer_learns_what_the_bare_loop_learns(benchmark, peer):
+    trouble = importlib.import_module("benchmarks.peers.setup").trouble(peer)
+    if trouble:
+        pytest.skip(trouble)
+    words = ("--task", "overhead", "--pairs", "1", "--rounds", "4", "--in-process", "--contestants", peer)
+    figures = benchmark("peers.__main__", *words)
+    assert figures[peer][0]["learned"] == pytest.approx(1, abs=0.1)
+    assert figures[peer][0]["cpu_s"] > 0
+
+
+def test_a_contestant_that_fails_says_why_in_a_line(repo, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(repo)
+    run = importlib.import_module("benchmarks.peers.run")
+    with pytest.raises(run.Failure, match=r"^ended with code 1: ZeroDivisionError: division by zero$"):
+        run.run([sys.executable, "-c", "print(1 / 0)"], tmp_path)
+    with pytest.raises(run.Failure, match=r"^ended without figures$"):
+        run.run([sys.executable, "-c", "pass"], tmp_path)
+
+
+def test_a_refused_installation_names_the_python_it_needs(repo, monkeypatch):
+    monkeypatch.syspath_prepend(repo)
+    setup = importlib.import_module("benchmarks.peers.setup")
+    said = "ERROR: Ignored the following versions that require a different python version: 2.0 Requires-Python >=3.12; "
+    said += "3.0 Requires-Python >=3.14; 3.0rc1 Requires-Python >=3.15\nERROR: No matching distribution found for p"
+    assert "it needs Python >=3.14, and this is 3." in setup.reason(said, "p==3.0")
+    assert setup.reason("ERROR: no network", "p==1") == "p==1 cannot be installed: no network"
+
+
+@pytest.mark.slow
+def test_two_ranks_do_the_work_of_one(benchmark):
+    figures = benchmark("ranks", "--task", "overhead", "--pairs", "1", "--rounds", "3")
+    one, two = figures[1][0], figures[2][0]
+    assert one["test/loss"] == pytest.approx(two["test/loss"], rel=1e-5)

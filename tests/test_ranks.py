@@ -19,6 +19,7 @@ REPO = Path(__file__).resolve().parents[1]
 
 SETTINGS = ("--data.participation", "0.5", "--model.local_epochs", "1", "--trainer.precision", "64-true")
 TWO = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
+SPILL = ("--model.client_memory_mib", "0")  # states of clients on the disk of their rank
 NETWORKS = sorted(path.stem for path in (REPO / "configs" / "method").glob("*.yaml"))
 CONVEX = sorted(path.stem for path in (REPO / "configs" / "method" / "convex").glob("*.yaml"))
 
@@ -73,7 +74,7 @@ def compare_two_with_one(fedpm, names, data, folder):
     """Run 4 rounds on one rank; 2 on two ranks and 2 more on one; compare weights, states, bytes."""
     words = {name: experiment(name, data) for name in names}
     places = {name: folder / f"{name.replace('/', '-')}-two" for name in names}
-    finish(ranks([[*words[n], "--rounds", "2", *TWO, "--run_dir", str(places[n])] for n in names], folder))
+    finish(ranks([[*words[n], "--rounds", "2", *TWO, *SPILL, "--run_dir", str(places[n])] for n in names], folder))
     for name in names:
         one = fedpm(*words[name], "--rounds", "4", folder=f"{places[name].name}-one")
         two = fedpm(*words[name], "--rounds", "4", folder=places[name].name)

@@ -36,6 +36,18 @@ def test_six_rounds_are_three_and_three_more(quickstart, precision):
     assert straight.summary["initial"] == halves.summary["initial"]
 
 
+def test_states_on_the_disk_change_nothing_and_a_resume_may_move_them(quickstart):
+    words = (*method("scaffold"), *SETTINGS)
+    straight = quickstart(*words, "--rounds", "4", folder="straight")
+    bound = ("--model.client_memory_mib", "0.3")  # three states
+    on_disk = quickstart(*words, *bound, "--rounds", "4", folder="disk")
+    same_end(straight, on_disk)
+    assert not list(on_disk.folder.glob(".client-states-*"))
+    assert quickstart(*words, *bound, "--rounds", "2", folder="halves").code == 0
+    halves = quickstart(*words, "--model.client_memory_mib", "0", "--rounds", "4", folder="halves")
+    same_end(straight, halves)
+
+
 def test_a_kill_in_the_fourth_round_leaves_no_trace(quickstart):
     """SIGKILL in a child process: sampled cohorts, dropout, augmented images, a state at every client."""
     words = (*method("scaffold"), *SETTINGS, *DROPOUT, "--rounds", "6")
@@ -43,7 +55,7 @@ def test_a_kill_in_the_fourth_round_leaves_no_trace(quickstart):
     output = straight.folder.parent / "output"
     command = ["fit", "--config", "configs/quickstart.yaml", *words, *broken(4, "kill"), "--run_dir", "killed"]
     assert ended(forked(command, output)) == 137, output.read_text()
-    killed = quickstart(*words, folder="killed")
+    killed = quickstart(*words, "--model.client_memory_mib", "0", folder="killed")
     same_end(straight, killed)
     assert killed.summary["resumes"] == [{"after_round": 3, "changed": killed.summary["resumes"][0]["changed"]}]
 

@@ -7,6 +7,7 @@ loggers and progress bars all speak of rounds.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
 import torch
@@ -30,7 +31,7 @@ from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.ranks import all_states, mine
+from fedpm_lightning.ranks import all_states, mine, world
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.optimizers import Assign, set_target
 from fedpm_lightning.server.ranked_mean import RankedMean
@@ -68,12 +69,12 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
-        reduce: How ranks sum: sum (all-reduce), or ordered (each rank adds all updates in the cohort's order: the
-            bits of one process, at the price of a cohort in memory).
+        reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, a whole cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
         executor: How a cohort trains: sequential (one client after another), vectorized (chunks of clients at once,
             their parameters stacked), or auto: vectorized where that is faster. The same result up to rounding.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
+        client_memory_mib: Most MiB of clients' states in memory; the others lie in the run's folder. null: all in memory.
         seed: The experiment's seed (linked from seed_everything).
     """
 
@@ -93,6 +94,7 @@ class FederatedModule(LightningModule):
         max_empty_rounds: int = 3,
         max_loss: float | None = None,
         reduce: Literal["sum", "ordered"] = "sum",
+        client_memory_mib: float | None = None,
         channels_last: bool | None = None,
         executor: ExecutorName = "auto",
         clients_per_chunk: int | None = None,
@@ -123,7 +125,7 @@ class FederatedModule(LightningModule):
         self.executor = Sequential()
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
-        self.clients = ClientStore()
+        self.clients = ClientStore(client_memory_mib)
         self.server_state: ServerState = {}
         self.broadcast: Broadcast = Broadcast(0, {}, {})
         self.row: dict[str, float] = {}
@@ -296,6 +298,11 @@ class FederatedModule(LightningModule):
 
     # ---------------------------------------------------------------- Lightning's hooks
 
+    def setup(self, stage: str) -> None:
+        """Give the clients' states their place on the disk, before a checkpoint brings some."""
+        if stage == "fit":
+            self.clients.spill_into(Path(self.trainer.default_root_dir), world()[0])
+
     def configure_optimizers(self) -> Optimizer:
         """Return the server optimizer over theta."""
         return self.server_optimizer(self.theta.values())
@@ -334,9 +341,10 @@ class FederatedModule(LightningModule):
         self.row.clear()
 
     def on_fit_end(self) -> None:
-        """Free the scratch networks."""
+        """Free the scratch networks, and what the clients' states took on the disk."""
         self._scratch.clear()
         self.executor = Sequential()
+        self.clients.release()
 
     def check_network(self) -> None:
         """Raise ValueError, in words, if network and data do not fit each other."""

@@ -27,9 +27,14 @@ def to_bytes(content: object) -> bytes:
     return buffer.getvalue()
 
 
-def from_file(path: Path) -> Any:
-    """Read what `to_bytes` wrote, on the CPU; reading never executes code."""
-    return torch.load(path, map_location="cpu", weights_only=True)
+def from_file(path: Path, mmap: bool = False) -> Any:
+    """Read what `to_bytes` wrote, on the CPU; reading never executes code.
+
+    Args:
+        path: The file.
+        mmap: Leave the tensors in the file until they are read. Removing the file is safe, writing to it is not.
+    """
+    return torch.load(path, map_location="cpu", mmap=mmap, weights_only=True)
 
 
 def write_durably(path: Path, content: bytes) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 SAME = ("seed_everything", "model", "data")
 """What makes the experiment: any other value here is another one."""
 
-PLACES = ("data.root", "data.source", "data.eval_batch_size", "model.executor")
+PLACES = ("data.root", "data.source", "data.eval_batch_size", "model.executor", "model.client_memory_mib")
 """Keys of SAME that say where or how, not what. The partition's hash tells whether the data really are the same."""
 
 FREE = (

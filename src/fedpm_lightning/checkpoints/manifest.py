@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,10 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Commit the checkpoint."""
-        text = json.dumps({"version": VERSION, **asdict(self)}, indent=1)
-        write_durably(manifest_file(folder, self.round), text.encode())
+        # One line a field: `indent` and `asdict` would take a tenth of a second where 10,000 clients have a state.
+        fields = {"version": VERSION, **vars(self)}
+        lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in fields.items())
+        write_durably(manifest_file(folder, self.round), f"{{\n{lines}\n}}\n".encode())
 
     @classmethod
     def read(cls, path: Path) -> Manifest:

@@ -91,7 +91,8 @@ class SideFileIO(TorchCheckpointIO):
                 raise ValueError(
                     f"the checkpoint names {folder / file}, which is missing or torn: keep the folder clients beside it"
                 )
-        federated["clients"] = {client: from_file(folder / file) for client, (file, _) in versions.items()}
+        # Mapped, so that a store with a bound need not have them all in memory at once.
+        federated["clients"] = {client: from_file(folder / file, mmap=True) for client, (file, _) in versions.items()}
         federated["side_files"] = False
         self._versions = versions if folder == self.folder.resolve() else {}
 

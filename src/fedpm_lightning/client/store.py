@@ -1,26 +1,53 @@
-"""Where clients' states live between rounds: on the CPU, keyed by client, made at a client's first round."""
+"""Where clients' states live between rounds: on the CPU, keyed by client, made at a client's first round.
+
+Above a bound they live on the disk: the states that were changed longest ago go first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from fedpm_lightning.client.spill import MIB, Spill, size_of
 from fedpm_lightning.types import ClientState
 
 
 class ClientStore:
     """A lazy dictionary of client states; only clients that ever took part occupy memory.
 
+    Args:
+        memory_mib: Most MiB of states in memory between rounds; None: no bound.
+
     Attributes:
         changed: Client -> the 0-based round that last changed its state.
+        in_memory: Bytes of the states in memory; counted only where there is a bound.
+
+    Raises:
+        ValueError: If the bound is negative.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory_mib: float | None = None) -> None:
+        if memory_mib is not None and not memory_mib >= 0:
+            raise ValueError(f"model.client_memory_mib must be 0 or more, or null for no bound, got {memory_mib}")
         self.changed: dict[int, int] = {}
+        self._bound = None if memory_mib is None else memory_mib * MIB
+        self._spill = Spill()
+        self._sizes: dict[int, int] = {}  # of the states in memory, in the order of their last change
+        self.in_memory = 0
         self._states: dict[int, ClientState] = {}
         self._pending: dict[int, ClientState] = {}
+
+    def spill_into(self, folder: Path, rank: int) -> None:
+        """Let states above the bound live in `folder`, which other ranks may use as well."""
+        if self._bound is not None:
+            self._spill = Spill(folder, rank)
+
+    def release(self) -> None:
+        """Remove the files of states on the disk; the states themselves stay readable."""
+        self._spill.close()
 
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
         """Return the client's state in a dictionary of its own; `init()` makes the first one. Replace, never mutate.
@@ -37,8 +64,9 @@ class ClientStore:
 
     def commit(self, round: int) -> None:
         """End a round: until then a checkpoint (SLURM may ask for one at any moment) holds the states before it."""
-        self._states.update(self._pending)
         self.changed.update(dict.fromkeys(self._pending, round))
+        for client, state in self._pending.items():
+            self._keep(client, state)
         self._pending.clear()
 
     def discard(self) -> None:
@@ -56,17 +84,34 @@ class ClientStore:
         return {client: self._states[client] for client in self}
 
     def load_state_dict(self, states: dict[int, ClientState], changed: dict[int, int] | None = None) -> None:
-        """Replace all states; without `changed` they count as those of round 0."""
-        self._states, self._pending = dict(states), {}
+        """Replace all states by copies; without `changed` they count as those of round 0."""
+        self._states, self._sizes, self._pending, self.in_memory = {}, {}, {}, 0
+        self._spill.close()
         self.changed = dict(changed) if changed is not None else dict.fromkeys(states, 0)
+        for client in sorted(states, key=lambda client: (self.changed.get(client, 0), client)):
+            self._keep(client, {key: to_cpu(value, copy=True) for key, value in states[client].items()})
+
+    def _keep(self, client: int, state: ClientState) -> None:
+        """Take a state, and move the oldest ones to the disk while those in memory are above the bound."""
+        self._states[client] = state
+        if self._bound is None:
+            return
+        self._spill.drop(client)
+        size = size_of(state)
+        self.in_memory += size - self._sizes.pop(client, 0)
+        self._sizes[client] = size
+        while self.in_memory > self._bound:
+            oldest = next(iter(self._sizes))
+            self._states[oldest] = self._spill.write(oldest, self._states[oldest])
+            self.in_memory -= self._sizes.pop(oldest)
 
 
-def to_cpu(value: Any) -> Any:
-    """Return `value` with every tensor in it detached and on the CPU."""
+def to_cpu(value: Any, copy: bool = False) -> Any:
+    """Return `value` with every tensor in it detached and on the CPU; with `copy` also in memory of its own."""
     if isinstance(value, Tensor):
-        return value.detach().cpu()
+        return value.detach().to("cpu", copy=copy)
     if isinstance(value, dict):
-        return {key: to_cpu(part) for key, part in value.items()}
+        return {key: to_cpu(part, copy) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [to_cpu(part) for part in value]
+        return [to_cpu(part, copy) for part in value]
     return value
