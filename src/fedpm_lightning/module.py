@@ -74,7 +74,7 @@ class FederatedModule(LightningModule):
         executor: How a cohort trains: sequential (one client after another), vectorized (chunks of clients at once,
             their parameters stacked), or auto: vectorized where that is faster. The same result up to rounding.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
-        client_memory_mib: Most MiB of clients' states in memory; the others lie in the run's folder. null: all in memory.
+        client_memory_mib: Most MiB of clients' states in memory; others lie in the run folder. null: all in memory.
         seed: The experiment's seed (linked from seed_everything).
     """
 
