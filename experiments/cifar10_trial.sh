@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The CIFAR-10 trial of the README's results: tune each method on seed 0, then run seeds 1, 2, 3 with what won.
+# The CIFAR-10 trial of the README's results: tune each method on seed 0, then run seeds 1 to 6 with what won.
 #   experiments/cifar10_trial.sh tune  SOURCE   -> runs/trial-tune/   (choose by val/acc)
 #   experiments/cifar10_trial.sh final SOURCE   -> runs/trial-final/
 #   fedpm compare runs/trial-final --format markdown
@@ -31,7 +31,7 @@ if [ "$stage" = tune ]; then
     fit "fedpm_paper-$lr-$delta" fedpm_paper 0 lr=$lr damping=$delta
   done
 else
-  for seed in 1 2 3; do
+  for seed in 1 2 3 4 5 6; do
     fit fedavg fedavg $seed lr=0.1
     fit local_newton local_newton $seed lr=1.0 damping=30
     fit fedpm fedpm $seed
