@@ -25,7 +25,7 @@ from benchmarks.tasks import METHOD_FILES, SETTINGS, TASKS, Task
 
 BARE = "bare loop"
 CONTESTANTS = [BARE, *METHOD_FILES, *(f"{method} {setting}" for method in METHOD_FILES for setting in SETTINGS)]
-USUAL = [BARE, *METHOD_FILES, "FedAvg bf16"]
+USUAL = [BARE, *METHOD_FILES, "FedAvg bf16", "FedAvg stacked"]
 Figures = dict[str, float]
 
 

@@ -45,7 +45,7 @@ def test_the_bare_loop_agrees_with_fedavg_and_every_method_has_its_row(benchmark
     figures = benchmark("round_cost", *words)
     assert agree(figures, 1e-5)
     printed = capsys.readouterr().out
-    for name in (BARE, "FedAvg", "LocalNewton", "FedPM", "FedAvg stacked", "FedPM stacked"):
+    for name in (BARE, "FedAvg", "LocalNewton", "FedPM", "FedAvg bf16", "FedAvg stacked"):
         assert f"\n| {name}" in printed
         assert figures[name][0]["cpu_s"] > 0
     assert "torch" in json.loads((tmp_path / "figures.json").read_text())["hardware"]

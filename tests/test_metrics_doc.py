@@ -31,6 +31,11 @@ def keys_of(text: str, head: str) -> set[str]:
     return {name for first in firsts for name in re.findall(r"`([^`]+)`", first)}
 
 
+def columns_of(run) -> set[str]:
+    """The columns of a run; a layer's own name stands as LAYER."""
+    return {re.sub(r"^(precond/(?:drift|condition))/.+", r"\1/LAYER", key) for row in run.rows for key in row}
+
+
 def figures(run) -> list[dict[str, float]]:
     return [{key: float(value) for key, value in row.items() if value} for row in run.rows]
 
@@ -97,7 +102,16 @@ def test_a_run_with_faults_that_diverges_has_no_key_without_a_row(quickstart, pa
     assert set(run.summary) <= keys_of(page, "Keys of summary.json") and run.summary["diverged"] is True
 
 
-FRAME = {"Communication", "Timing", "GracefulStop", "RoundProgress", "RunCheckpoints", "RunFiles", "WandbRun"}
+FRAME = {
+    "PartitionPicture",
+    "Communication",
+    "Timing",
+    "GracefulStop",
+    "RoundProgress",
+    "RunCheckpoints",
+    "RunFiles",
+    "WandbRun",
+}
 OWN_RUN = {"Optimum"}  # of the convex run above
 ARGUMENTS = {"Dropouts": {"rate": 0.2}, "Stragglers": {"rate": 0.2}, "SignFlip": {"clients": [0]}}
 ARGUMENTS |= {"LabelFlip": {"clients": [1]}}
@@ -122,7 +136,8 @@ def test_a_run_of_all_callbacks_has_no_key_without_a_row(quickstart, page):
     entries = [{"class_path": path, "init_args": ARGUMENTS.get(name, {})} for name, path in names.items()]
     run = quickstart(*SMALL, "--rounds", "1", "--trainer.callbacks", json.dumps(entries))
     assert run.code == 0
-    assert set(run.rows[0]) <= keys_of(page, "Columns of metrics.csv")
+    assert columns_of(run) <= keys_of(page, "Columns of metrics.csv")
+    assert {"precond/drift/LAYER", "drift/norm_max", "damping/raised", "clients_acc/std"} <= columns_of(run)
     assert set(run.summary) <= keys_of(page, "Keys of summary.json")
 
 

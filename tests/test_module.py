@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.evaluation import Evaluation
 
 SHORT = ("--rounds", "3", "--model.local_epochs", "1")
 
@@ -135,3 +140,12 @@ def test_a_dropped_client_neither_counts_nor_mixes(quickstart):
     assert float(less.rows[0]["comm/up_bytes"]) < float(full.rows[0]["comm/up_bytes"])
     assert float(less.rows[0]["comm/down_bytes"]) == float(full.rows[0]["comm/down_bytes"])
     assert less.rows[0]["train/loss"] != full.rows[0]["train/loss"]
+
+
+def test_a_batch_without_a_loss_is_not_left_out_of_the_mean():
+    evaluation = Evaluation(Objective())
+    for logits in (torch.zeros(2, 3), torch.full((2, 3), float("nan"))):
+        evaluation.update("test", nn.Identity(), (logits, torch.tensor([0, 1])))
+    figures = evaluation.compute("test")
+    assert math.isnan(figures["test/loss"])
+    assert figures["test/acc"] == 0.5  # the class of NaN logits is 0 as well

@@ -16,6 +16,11 @@ from fedpm_lightning.types import Batch
 SPLITS = ("val", "test")
 
 
+_KEEP_NAN = float("nan")
+"""What MeanMetric puts in the place of NaN. By default it leaves such batches out, and the mean over the others looks
+healthy; its "disable" ignores the weights as well."""
+
+
 class Evaluation(nn.Module):
     """Running loss and accuracy of each split; nothing of it enters a checkpoint.
 
@@ -26,8 +31,8 @@ class Evaluation(nn.Module):
     def __init__(self, objective: Objective) -> None:
         super().__init__()
         self.objective = objective
-        self.loss = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in SPLITS})
-        self.acc = nn.ModuleDict({split: MeanMetric().set_dtype(torch.float64) for split in SPLITS})
+        self.loss = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
+        self.acc = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
 
     def metric(self, kind: str, split: str) -> MeanMetric:
         """Return the running mean of one figure ("loss" or "acc") of one split."""

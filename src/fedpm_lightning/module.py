@@ -7,6 +7,7 @@ loggers and progress bars all speak of rounds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, cast
 
@@ -130,6 +131,7 @@ class FederatedModule(LightningModule):
         self.broadcast: Broadcast = Broadcast(0, {}, {})
         self.row: dict[str, float] = {}
         self.sampled: list[ClientData] = []
+        self._listeners: dict[str, list[Callable[..., None]]] = {}
         # A list hides the scratch network from torch: it must not enter state_dict() or parameters().
         self._scratch: list[LocalModel] = []
 
@@ -266,12 +268,6 @@ class FederatedModule(LightningModule):
         """Return the client's unnormalised mixing weight."""
         return float(update.num_samples) if self.weighting == "size" else 1.0
 
-    def set_buffers(self, buffers: Params) -> None:
-        """Copy mixed running statistics into the global network."""
-        own = dict(self.net.named_buffers())
-        for name, value in buffers.items():
-            own[name].copy_(value)
-
     def record(self, name: str, value: float) -> None:
         """Put a figure into this round's row; one row a round reaches every logger and metrics.csv."""
         self.row[name] = value
@@ -292,14 +288,17 @@ class FederatedModule(LightningModule):
 
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
-        for callback in self.callbacks:
-            if hasattr(callback, hook):
-                getattr(callback, hook)(self.trainer, self, *args)
+        if hook not in self._listeners:  # looked up once a run: there are several hooks a client
+            self._listeners[hook] = [getattr(cb, hook) for cb in self.callbacks if hasattr(cb, hook)]
+        trainer = self.trainer
+        for listener in self._listeners[hook]:
+            listener(trainer, self, *args)
 
     # ---------------------------------------------------------------- Lightning's hooks
 
     def setup(self, stage: str) -> None:
         """Give the clients' states their place on the disk, before a checkpoint brings some."""
+        self._listeners.clear()
         if stage == "fit":
             self.clients.spill_into(Path(self.trainer.default_root_dir), world()[0])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
@@ -27,10 +28,14 @@ def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int
     Returns:
         An integer in [0, 2**63).
     """
-    # A stable digest, because hash(str) differs from one Python process to the next.
-    tag = int.from_bytes(hashlib.blake2s(purpose.encode(), digest_size=4).digest(), "little")
-    state = np.random.SeedSequence([seed, tag, round, client]).generate_state(1, np.uint64)[0]
-    return int(state >> np.uint64(1))
+    state = np.random.SeedSequence([seed, _tag(purpose), round, client]).generate_state(1, np.uint64)[0]
+    return int(state) >> 1
+
+
+@cache
+def _tag(purpose: str) -> int:
+    """Return a stable digest, because hash(str) differs from one Python process to the next."""
+    return int.from_bytes(hashlib.blake2s(purpose.encode(), digest_size=4).digest(), "little")
 
 
 def torch_generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> torch.Generator:

@@ -111,7 +111,9 @@ class Aggregation(FederatedCallback):
         module.record("train/loss", float(self._loss.finish()["loss"]))
         target = self.finish(module, self._aggregator)
         if module.buffer_policy == "mix":
-            module.set_buffers(self._buffers.finish())
+            own = dict(module.net.named_buffers())
+            for name, value in self._buffers.finish().items():
+                own[name].copy_(value)
         self.rounds_aggregated += 1
         return target
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from functools import cache
+from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch.optim import Optimizer
@@ -48,6 +49,12 @@ class LocalResult:
     loss: float
 
 
+@cache
+def _kind(optimizer: type[Optimizer]) -> tuple[bool, bool]:
+    """Return whether an optimizer sees batches and uses curvature; a protocol's isinstance is slow at every client."""
+    return issubclass(optimizer, SeesBatches), issubclass(optimizer, UsesCurvature)
+
+
 def local_loop(
     model: LocalModel,
     batches: Iterable[Batch],
@@ -60,9 +67,9 @@ def local_loop(
     """
     steps, seen = 0, 0
     total = torch.zeros((), dtype=torch.float64, device=model.device)
-    # Asked once: a protocol's isinstance costs more than a small network's forward pass.
-    sees = optimizer if isinstance(optimizer, SeesBatches) else None
-    curved = optimizer if isinstance(optimizer, UsesCurvature) else None
+    looks, uses = _kind(type(optimizer))
+    sees = cast(SeesBatches, optimizer) if looks else None
+    curved = cast(UsesCurvature, optimizer) if uses else None
     for inputs, targets in batches:
         if sees is not None:
             sees.see(model, (inputs, targets))

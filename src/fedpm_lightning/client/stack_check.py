@@ -7,7 +7,9 @@ uses an operation that `torch.func.vmap` does not know; a method that says more 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -65,9 +67,21 @@ def why_not_stacked(local: LocalRound, stackable: Stackable, data: ClientData) -
     if found is not None:
         return found
     try:
-        return _tried(replace(local, store=ClientStore(), emit=_silent), stackable, data)
+        with _quiet():
+            return _tried(replace(local, store=ClientStore(), emit=_silent), stackable, data)
     except Exception as cause:
         return f"the trial failed with {type(cause).__name__}: {str(cause).splitlines()[0][:160]}"
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Keep what the trial would log of its damping: it is no part of the run."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _silent(*args: object) -> None:

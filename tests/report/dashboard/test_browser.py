@@ -193,7 +193,8 @@ def test_diagnostics_of_unlike_sizes_have_plots_of_their_own(tmp_path, write_run
     kinds = reader.js("return [...document.querySelectorAll('#run h3')].map((n) => n.textContent)")
     assert kinds == [
         "Accuracy", "Loss", "Diagnostics: clients_acc", "Diagnostics: drift/cosine", "Diagnostics: drift/norm",
-        "Diagnostics: precond/condition", "Diagnostics: precond/drift", "Cost: time", "Cost: time, shares",
+        "Diagnostics: precond/condition", "Diagnostics: precond/drift", "Cost: comm", "Cost: time",
+        "Cost: time, shares",
     ]  # fmt: skip
     assert reader.complaints() == []
 
