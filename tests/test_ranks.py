@@ -103,7 +103,7 @@ def test_ordered_sums_have_the_bits_of_one_process(fedpm, tiny_libsvm, tmp_path)
     methods["local_newton"] = ()
     words = {
         name: ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", "--rounds", "3",
-               "--model.reduce", "ordered", "--model.executor", "sequential", *more]
+               "--model.reduce", "ordered", *more]
         for name, more in methods.items()
     }  # fmt: skip
     words["fedpm"] += ["--model.method.correction", "gradient"]
@@ -112,6 +112,11 @@ def test_ordered_sums_have_the_bits_of_one_process(fedpm, tiny_libsvm, tmp_path)
         one = fedpm(*words[name], folder=f"{name}-one")
         a, b = state(one.folder), state(tmp_path / f"{name}-two")
         assert all(torch.equal(a["state_dict"][k], b["state_dict"][k]) for k in a["state_dict"]), name
+
+
+def test_ordered_sums_and_stacked_clients_exclude_each_other(quickstart, capsys):
+    assert quickstart("--model.reduce", "ordered", "--model.executor", "vectorized").code == 2
+    assert "model.reduce ordered needs one client after another" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -72,8 +72,7 @@ class FederatedModule(LightningModule):
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
         reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, a whole cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
-        executor: How a cohort trains: sequential (one client after another), vectorized (chunks of clients at once,
-            their parameters stacked), or auto: vectorized where that is faster. The same result up to rounding.
+        executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
         client_memory_mib: Most MiB of clients' states in memory; others lie in the run folder. null: all in memory.
         seed: The experiment's seed (linked from seed_everything).
@@ -118,11 +117,13 @@ class FederatedModule(LightningModule):
         self.on_bad_client: OnBadClient = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
         self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
+        if reduce == "ordered" and executor == "vectorized":
+            raise ValueError("model.reduce ordered needs one client after another: set model.executor sequential")
         self.reduce: Literal["sum", "ordered"] = reduce
         self.channels_last = channels_last
-        self.executor_name: ExecutorName = executor
-        chunk = clients_per_chunk
-        self.clients_per_chunk = None if chunk is None else int(at_least("model.clients_per_chunk", chunk, 1))
+        self.executor_name: ExecutorName = "sequential" if reduce == "ordered" else executor
+        chunk = at_least("model.clients_per_chunk", 1 if clients_per_chunk is None else clients_per_chunk, 1)
+        self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
         self.executor = Sequential()
         self.seed = seed
         self.evaluation = Evaluation(self.objective)
@@ -277,7 +278,7 @@ class FederatedModule(LightningModule):
         if self.trainer.state.fn != "fit":
             self.log_dict(figures, logger=False)
             return
-        # `log_dict` costs as much as training a small network for a round; it would end in this very dictionary.
+        # `log_dict` would end in this very dictionary, at the cost of a small network's round.
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in figures.items()})
 
     def say(self, line: str) -> None:
