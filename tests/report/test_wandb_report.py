@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,7 +14,8 @@ from fedpm_lightning.report.looks import LOOKS
 from fedpm_lightning.report.panels import SECTIONS, Bar, Curve, sections_for
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tags import group_name
-from fedpm_lightning.report.wandb_scope import scope_of
+from fedpm_lightning.report.wandb_project import record_of
+from fedpm_lightning.report.wandb_scope import scope_of, scope_of_records
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 X_OF = {"rounds": "round", "megabytes": "comm/up_bytes", "seconds": "time/total_s"}
@@ -171,13 +173,27 @@ def test_signs_in_a_name_reach_the_filter_as_they_are(spec, capsys):
     assert conditions(grids(spec("--data", name))[0]["runSets"][0])[0] == ("tags", "IN", [name])
 
 
+def test_a_project_on_the_server_has_the_scope_of_its_folders(runs):
+    """The summary of a W&B run holds the last value of what it logged; JSON may hand alpha = 1.0 back as 1."""
+    local = find_runs([runs])
+    records = []
+    for run in local:
+        last = {**run.history.rows[-1], "_step": 2, "final/test/acc": 0.5, "partition/js_mean": 0.4}
+        facts = {**run.summary, "alpha": int(run.summary["alpha"]) or 0.1}
+        remote = SimpleNamespace(id="x", config={**run.config, "facts": facts}, state="finished", summary=last)
+        records.append(record_of(remote, "me/project", rows=False))  # there is no scan_history to call
+    there, here = scope_of_records(records), scope_of(local)
+    assert there.columns == here.columns and there.methods == here.methods
+    assert sections_for(there.measured) == sections_for(here.measured)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--wandb", "project", "--dry-run"], "write --wandb ENTITY/PROJECT"),
         (["--wandb", "me/p", "--kind", "workspace", "--publish"], "never a draft"),
         (["--wandb", "me/p", "--title", "x" * 129, "--dry-run"], "1 to 128 characters, got 129"),
-        (["--wandb", "me/p", "--kind", "workspace", "--title", "a 🚀", "--dry-run"], "letters and digits"),
+        (["--wandb", "me/p", "--kind", "workspace", "--title", "a 🚀", "--dry-run"], "letters, digits"),
         (["--wandb", "me/p", "nowhere", "--dry-run"], "nowhere is not a folder"),
     ],
 )

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 from fedpm_lightning.report.cells import Column
 from fedpm_lightning.report.labels import natural
 from fedpm_lightning.report.runs import Run, RunError
-from fedpm_lightning.report.tags import column_tags, group_name, short_tag
+from fedpm_lightning.report.tags import column_tags, group_name
+from fedpm_lightning.report.wandb_record import WandbRecord, to_run
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def _asked(name: str, alpha: float | None) -> Column:
 
 def _asked_tags(name: str, alpha: float | None) -> tuple[str, ...]:
     """Write tags as a run does, whose alpha is a float: `alpha=1.0`."""
-    facts = {"data": name, "alpha": alpha, "partition": None}
-    return column_tags(facts)
+    return column_tags({"data": name, "alpha": alpha})
 
 
 def scope_of(runs: Iterable[Run]) -> Scope:
@@ -76,9 +75,12 @@ def scope_of_project(project: str) -> Scope:
         RunError: If W&B does not answer, or no run of this tool is there.
     """
     from fedpm_lightning.report.wandb_project import read_project
-    from fedpm_lightning.report.wandb_record import to_run
 
-    records = read_project(project, rows=False)
+    return scope_of_records(read_project(project, rows=False))
+
+
+def scope_of_records(records: Sequence[WandbRecord]) -> Scope:
+    """Read the scope from W&B runs without rows: their summaries hold the last value of all that was measured."""
     runs = [to_run(record) for record in records]
     return Scope(_columns(runs), _methods(runs), frozenset[str]().union(*(record.summary for record in records)))
 
@@ -94,5 +96,4 @@ def _methods(runs: Sequence[Run]) -> dict[str, str]:
 
 def any_of(scope: Scope) -> list[list[str]]:
     """Return lists of tags of which a run carries one each: any of the data sets, any of the splits."""
-    places: list[Any] = [dict.fromkeys(tags) for tags in zip(*scope.columns.values(), strict=False)]
-    return [[short_tag(tag) for tag in place] for place in places]
+    return [list(dict.fromkeys(tags)) for tags in zip(*scope.columns.values(), strict=False)]

@@ -64,6 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = make_parser().parse_args(argv)
     try:
         check(args)
+        if not args.dry_run:
+            _log_in()
         page = build(args, _scope(args).only(args.data, args.alpha))
         if args.dry_run:
             json.dump(spec_of(page), sys.stdout, indent=2, ensure_ascii=False)
@@ -90,6 +92,27 @@ def check(args: argparse.Namespace) -> None:
         raise RunError(f"--title must have 1 to {_LONGEST} characters, got {len(args.title)}")
 
 
+def _log_in() -> None:
+    """Use the login there is, before any work; W&B would stop and ask for one half way through.
+
+    Raises:
+        RunError: If there is none.
+    """
+    import wandb
+
+    try:
+        there = wandb.login(prompt=False)
+        reason = "nobody is logged in to W&B"
+    except Exception as cause:  # a key of the wrong form, or a server that does not answer
+        there, reason = False, _first_line(cause)
+    if not there:
+        raise RunError(f"{reason}: log in with `wandb login` or set WANDB_API_KEY, or see the page with --dry-run")
+
+
+def _first_line(cause: Exception) -> str:
+    return (str(cause) or type(cause).__name__).splitlines()[0]
+
+
 def _scope(args: argparse.Namespace) -> Scope:
     """Find out what is compared: from folders, else from the server; a dry run without folders asks nobody."""
     if args.paths:
@@ -113,7 +136,7 @@ def build(args: argparse.Namespace, scope: Scope) -> Any:
         return (build_report if args.kind == "report" else build_workspace)(args.wandb, title, scope)
     except ValueError:  # pydantic's, several lines long
         raise RunError(
-            f"W&B takes no {args.kind} with the title {title!r}: give a --title of letters, digits and plain punctuation"
+            f"W&B takes no {args.kind} titled {title!r}: give a --title of letters, digits and plain punctuation"
         ) from None
 
 
@@ -121,17 +144,13 @@ def save(page: Any, args: argparse.Namespace) -> str:
     """Send the page to W&B and return its address.
 
     Raises:
-        RunError: If nobody is logged in, or W&B does not take it.
+        RunError: If W&B does not take it.
     """
     try:
-        import wandb
-
-        wandb.Api()  # the library would ask only half way through
         saved = page.save(draft=not args.publish) if args.kind == "report" else page.save()
         return str(saved.url)
     except Exception as cause:  # wandb has its own, requests' and graphql's errors
-        reason = (str(cause) or type(cause).__name__).splitlines()[0]
         raise RunError(
-            f"the {args.kind} was not saved in {args.wandb} ({reason}): log in with `wandb login` or set "
-            "WANDB_API_KEY, check the name, or look at it with --dry-run"
+            f"the {args.kind} was not saved in {args.wandb} ({_first_line(cause)}): check the name and that you may "
+            "write there, or look at it with --dry-run"
         ) from None
