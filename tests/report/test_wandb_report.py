@@ -216,7 +216,8 @@ def nobody(tmp_path, monkeypatch):
     import wandb
 
     wandb.teardown()
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.setenv("HOME", str(tmp_path))
     yield
@@ -228,3 +229,9 @@ def test_without_a_login_it_says_how_to_get_one(nobody, runs, capsys, with_folde
     assert main(["report", "--wandb", "me/project", *([str(runs)] if with_folders else [])]) == 2
     (error,) = capsys.readouterr().err.splitlines()
     assert error.startswith("error: nobody is logged in to W&B: log in with `wandb login`")
+
+
+def test_told_to_stay_offline_it_does(monkeypatch, capsys):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    assert main(["report", "--wandb", "me/project"]) == 2
+    assert "WANDB_MODE=offline keeps W&B from its server: unset it" in capsys.readouterr().err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from fedpm_lightning.report.wandb_report import build_report, build_workspace, s
 from fedpm_lightning.report.wandb_scope import Scope, scope_of, scope_of_project
 
 _LONGEST = 128  # of a title that W&B takes
+_OFFLINE = {"offline", "dryrun", "disabled"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -96,10 +98,13 @@ def _log_in() -> None:
     """Use the login there is, before any work; W&B would stop and ask for one half way through.
 
     Raises:
-        RunError: If there is none.
+        RunError: If there is none, or W&B is told to stay offline.
     """
     import wandb
 
+    mode = os.environ.get("WANDB_MODE", "online")
+    if mode in _OFFLINE:
+        raise RunError(f"WANDB_MODE={mode} keeps W&B from its server: unset it, or see the page with --dry-run")
     try:
         there = wandb.login(prompt=False)
         reason = "nobody is logged in to W&B"
