@@ -36,7 +36,8 @@ ALLOWED = {
     "ranks": BASE,
     "callbacks": BASE | {"ranks", "client", "server", "curvature", "report", "checkpoints"},
 }
-FORBIDDEN_EVERYWHERE = {"wandb", "datasets", "pyarrow", "matplotlib", "plotly", "sklearn", "scipy", "torchvision"}
+FORBIDDEN_EVERYWHERE = {"wandb", "wandb_workspaces", "datasets", "pyarrow", "matplotlib", "plotly"}
+FORBIDDEN_EVERYWHERE |= {"sklearn", "scipy", "torchvision"}
 
 
 def imports(path: Path, lazy: bool = False) -> set[str]:

@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.report.runs import load_run
+from fedpm_lightning.report.tags import column_tags, group_name
 from fedpm_lightning.wandb_logger import group_of
 from resume_parts import until
 from wandb_records import flat, records
@@ -51,6 +53,8 @@ def test_a_run_of_a_local_sweep_is_complete(offline, tmp_path, monkeypatch):
     run = [r.run for r in found if r.HasField("run")][-1]
     assert list(run.tags) == ["FedPM", "digits", "alpha=0.1", "sweep=mine"] and run.display_name == "a"
     assert run.run_group == group_of(written) and run.run_group.startswith("FedPM digits alpha=0.1 ")
+    read_back = load_run(tmp_path / "a")  # a W&B report finds the runs of a folder by these
+    assert run.run_group == group_name(read_back) and tuple(run.tags[1:3]) == column_tags(read_back.summary)
     metrics = {r.metric.name or r.metric.glob_name: r.metric for r in found if r.HasField("metric")}
     assert "round" in metrics and metrics["*"].step_metric == "round"
     rows = [row for r in found if r.HasField("history") and "val/acc" in (row := flat(r.history.item))]

@@ -16,6 +16,7 @@ verbs:
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
   compare    tables and figures over runs:             fedpm compare runs/
   dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
+  report     the comparison as a W&B page:             fedpm report --wandb me/project --dry-run
   partition  who holds which classes, without training: fedpm partition --config configs/quickstart.yaml
   sweep      many runs, here or on SLURM:              fedpm sweep sweeps/digits.yaml
 
@@ -30,6 +31,7 @@ VERBS = {
     "test": "fedpm_lightning.experiment",
     "compare": "fedpm_lightning.report.compare",
     "dashboard": "fedpm_lightning.report.dashboard.command",
+    "report": "fedpm_lightning.report.wandb_verb",
     "partition": "fedpm_lightning.partition_verb",
     "sweep": "fedpm_lightning.sweep.main",
 }

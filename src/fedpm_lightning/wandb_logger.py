@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpm_lightning.callbacks.run_facts import find_key, versions
+from fedpm_lightning.callbacks.run_facts import versions
 from fedpm_lightning.leaks import given
 from fedpm_lightning.report.history import History
 from fedpm_lightning.report.runs import Run
+from fedpm_lightning.report.tags import group_name
 
 AGENT = "WANDB_SWEEP_ID"
 """Set in the environment by `wandb agent`, which also sets WANDB_RUN_ID."""
@@ -63,17 +63,9 @@ def sweep_tags() -> list[str]:
 
 
 def group_of(config: Mapping[str, Any]) -> str:
-    """Return the W&B group: method, data and split to read, and the hash of the setting that `compare` averages."""
+    """Return the group of a run that has not begun, from its configuration."""
     facts = {"versions": versions(), "method_label": config.get("label")}
-    run = Run(Path(), dict(config), facts, History())
-    digest = hashlib.sha256(repr(run.setting).encode()).hexdigest()[:8]
-    data = config.get("data") or {}
-    partition = data.get("partition") or {}
-    alpha = find_key(partition, "alpha")
-    split = (
-        f"alpha={alpha:g}" if isinstance(alpha, int | float) else str(partition.get("class_path", "")).split(".")[-1]
-    )
-    return " ".join(part for part in (run.label, str(data.get("name", "")), split, digest) if part)
+    return group_name(Run(Path(), dict(config), facts, History()))
 
 
 def _slug(name: str) -> str:

@@ -18,8 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import plain, run_facts
 from fedpm_lightning.callbacks.run_files import find_history, find_run_files, out_of_time
-
-_LONGEST_TAG = 64  # the service rejects a longer one
+from fedpm_lightning.report.tags import column_tags, short_tag
 
 
 class WandbRun(FederatedCallback):
@@ -88,9 +87,8 @@ class WandbRun(FederatedCallback):
             run.summary.update({**final, **best, **end})
 
     def _labels(self, facts: Mapping[str, Any]) -> list[str]:
-        alpha = f"alpha={facts['alpha']}" if facts["alpha"] is not None else None
-        labels = [self._label or facts["method"], facts["data"], alpha or facts["partition"]]
-        return [str(label)[:_LONGEST_TAG] for label in labels if label]
+        label = self._label or facts["method"]
+        return [*([short_tag(label)] if label else []), *column_tags(facts)]
 
 
 def _runs(trainer: Trainer) -> list[Any]:

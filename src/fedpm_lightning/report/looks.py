@@ -103,8 +103,12 @@ def styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 def metric_name(metric: str) -> str:
     """Return a metric's name on an axis, with its unit."""
-    name = _METRIC_NAMES.get(metric, metric)
-    return f"{name} (%)" if is_share(metric) else name
+    return f"{plain_name(metric)} (%)" if is_share(metric) else plain_name(metric)
+
+
+def plain_name(metric: str) -> str:
+    """Return a metric's name without a unit; the column itself where it has none."""
+    return _METRIC_NAMES.get(metric, metric)
 
 
 def panel_title(column: Column) -> str:

@@ -1,0 +1,99 @@
+"""What a W&B page compares: the data sets and splits, the settings with their methods, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from fedpm_lightning.report.cells import Column
+from fedpm_lightning.report.labels import natural
+from fedpm_lightning.report.runs import Run, RunError
+from fedpm_lightning.report.tags import column_tags, group_name
+from fedpm_lightning.report.wandb_record import WandbRecord, to_run
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is compared.
+
+    Attributes:
+        columns: (data set, split) -> the tags that its runs carry; empty where nobody knows, or all runs are meant.
+        methods: W&B group of a setting -> its method's name.
+        measured: The columns of metrics.csv and the `partition/...` figures; None where nobody knows.
+    """
+
+    columns: Mapping[Column, tuple[str, ...]] = field(default_factory=dict[Column, tuple[str, ...]])
+    methods: Mapping[str, str] = field(default_factory=dict[str, str])
+    measured: frozenset[str] | None = None
+
+    def only(self, data: Sequence[str], alphas: Sequence[float]) -> Scope:
+        """Keep these data sets and these alphas of a Dirichlet split; empty: all.
+
+        Raises:
+            RunError: If no run has them.
+        """
+        if not data and not alphas:
+            return self
+        splits = [f"alpha={alpha:g}" for alpha in alphas]
+        if not self.columns:
+            pairs = product(data or [""], alphas or [None])
+            named = {_asked(name, alpha): _asked_tags(name, alpha) for name, alpha in pairs}
+            return Scope(named, self.methods, self.measured)
+        kept = {
+            column: tags
+            for column, tags in self.columns.items()
+            if (not data or column[0] in data) and (not splits or column[1] in splits)
+        }
+        if not kept:
+            there = ", ".join(" ".join(part for part in column if part) for column in self.columns)
+            raise RunError(f"no run has data {list(data) or 'any'} and {splits or 'any split'}; there are: {there}")
+        return Scope(kept, self.methods, self.measured)
+
+
+def _asked(name: str, alpha: float | None) -> Column:
+    return name, "" if alpha is None else f"alpha={alpha:g}"
+
+
+def _asked_tags(name: str, alpha: float | None) -> tuple[str, ...]:
+    """Write tags as a run does, whose alpha is a float: `alpha=1.0`."""
+    return column_tags({"data": name, "alpha": alpha})
+
+
+def scope_of(runs: Iterable[Run]) -> Scope:
+    """Read the scope from runs; those below folders stand for the same runs on the server."""
+    runs = list(runs)
+    measured = set[str]().union(*(run.history.keys() for run in runs))
+    measured |= {f"partition/{key}" for run in runs for key in run.summary.get("heterogeneity") or {}}
+    return Scope(_columns(runs), _methods(runs), frozenset(measured))
+
+
+def scope_of_project(project: str) -> Scope:
+    """Ask W&B for the runs of a project, without their histories.
+
+    Raises:
+        RunError: If W&B does not answer, or no run of this tool is there.
+    """
+    from fedpm_lightning.report.wandb_project import read_project
+
+    return scope_of_records(read_project(project, rows=False))
+
+
+def scope_of_records(records: Sequence[WandbRecord]) -> Scope:
+    """Read the scope from W&B runs without rows: their summaries hold the last value of all that was measured."""
+    runs = [to_run(record) for record in records]
+    return Scope(_columns(runs), _methods(runs), frozenset[str]().union(*(record.summary for record in records)))
+
+
+def _columns(runs: Sequence[Run]) -> dict[Column, tuple[str, ...]]:
+    found = {run.column: column_tags(run.summary) for run in runs}
+    return {column: found[column] for column in sorted(found, key=lambda column: natural(" ".join(column)))}
+
+
+def _methods(runs: Sequence[Run]) -> dict[str, str]:
+    return {group_name(run): run.label for run in runs}
+
+
+def any_of(scope: Scope) -> list[list[str]]:
+    """Return lists of tags of which a run carries one each: any of the data sets, any of the splits."""
+    return [list(dict.fromkeys(tags)) for tags in zip(*scope.columns.values(), strict=False)]
