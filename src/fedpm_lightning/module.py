@@ -292,9 +292,11 @@ class FederatedModule(LightningModule):
 
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
+        trainer = self.trainer
         for callback in self.callbacks:
-            if hasattr(callback, hook):
-                getattr(callback, hook)(self.trainer, self, *args)
+            call = getattr(callback, hook, None)
+            if call is not None:
+                call(trainer, self, *args)
 
     # ---------------------------------------------------------------- Lightning's hooks
 

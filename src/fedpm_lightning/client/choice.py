@@ -8,8 +8,8 @@ batches of 10 a client, 10 clients / 50 clients:
     FedAvg            0.44 / 0.19  0.40 / 0.21  0.50 / 0.33  0.64 / 0.57  0.75 / 0.86  0.88 / 0.81
     FedPM             0.27 / 0.14  0.30 / 0.15  0.32 / 0.27  0.45 / 0.51  0.52 / 0.81  0.67 / 0.80
 
-A full Hessian is arithmetic, which stacking does not lower. What it saves is in numbers of Python calls; what it costs
-is in what no cache holds: 142 clients of 350 x 300 took CHUNKS_TABLE
+A full Hessian is arithmetic, which stacking does not lower: 142 clients of 350 x 300 in float64 took 0.92 s of CPU time
+one after another, 0.65, 0.62, 0.63, 0.66 and 0.82 in chunks of 4, 11, 16, 32 and 142: large stacks fit into no cache.
 
 Convolutions become grouped ones, which a CPU runs slowly unless they are tiny: `auto` leaves them alone there. The
 bound for other devices is a guess, not measured.
@@ -32,7 +32,8 @@ SMALL = {"cpu": 100_000, "cuda": 5_000_000}
 """Trainable parameters up to which stacking pays, by kind of device."""
 
 CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**31}
-"""Bytes of stacked leaves, their gradients, what is uploaded, and a method's matrices over all leaves, that a chunk chosen by us may take."""
+"""Bytes that a chunk chosen by us may take: stacked leaves, their gradients, what is uploaded, and a method's matrices
+over all leaves."""
 
 LARGEST_CHUNK = 256
 """Clients in a chunk chosen by us: beyond it nothing is saved any more."""
