@@ -292,11 +292,8 @@ class FederatedModule(LightningModule):
 
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
-        trainer = self.trainer
-        for callback in self.callbacks:
-            call = getattr(callback, hook, None)
-            if call is not None:
-                call(trainer, self, *args)
+        for call in filter(None, [getattr(callback, hook, None) for callback in self.callbacks]):
+            call(self.trainer, self, *args)
 
     # ---------------------------------------------------------------- Lightning's hooks
 
