@@ -24,7 +24,7 @@ RELATIVE_FLOOR = 1e-8
 """The least relative damping, so that a layer with dead inputs is not divided by 0."""
 
 UPPER_UP_TO = 512
-"""The width up to which LAPACK's upper form is the faster on a CPU in float64: by a quarter for 11 matrices of width
+"""The width up to which LAPACK's upper form is the faster for stacks on a CPU in float64: by a quarter for 11 matrices of width
 300, by a tenth for 10 of width 123. In float32 it is the slower."""
 
 _log = logging.getLogger(__name__)
@@ -136,7 +136,8 @@ def damped_cholesky(
 
 def _cholesky(M: Tensor) -> tuple[Tensor, Tensor]:
     """Return the lower factor and LAPACK's info."""
-    if M.device.type == "cpu" and M.dtype == torch.float64 and M.shape[-1] <= UPPER_UP_TO:
+    stacked = M.dim() > 2 and M.shape[-1] <= UPPER_UP_TO
+    if stacked and M.device.type == "cpu" and M.dtype == torch.float64:
         # The same triangle of M, read as the upper one of its transpose.
         U, info = torch.linalg.cholesky_ex(M.mT, upper=True)
         return U.mT, info
