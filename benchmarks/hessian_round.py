@@ -1,10 +1,13 @@
-"""A round of FedPM with the full Hessian on w8a's shape, against NumPy doing the same sums.
+"""A round of FedPM with the full Hessian on w8a's shape, against the same sums in plain torch and in NumPy.
 
-    python -m benchmarks.hessian_round
+    OMP_NUM_THREADS=1 python -m benchmarks.hessian_round
     python -m benchmarks.hessian_round --data.source FOLDER/w8a --rounds 9 --pairs 3
 
-NumPy does, for each of 142 clients with 350 x 300 features: p, g, H = X^T D X / n + lambda I, the Newton step, and the
-sums of P_i and P_i (theta_i - theta); then the server's solve. Both start from theta = 0 and must agree on theta.
+For 142 clients with 350 x 300 features: p, g, H = X^T D X / n + lambda I, the Newton step, and the sums of P_i and
+P_i (theta_i - theta); then the server's solve. `torch` has all clients in each operation, the arithmetic alone; `numpy`
+takes one after another. Both run right after each round of a real `fedpm fit`, from theta = 0, and all must agree on
+theta. `fedpm` is the whole round, from cohort to CSV row, but for the callback Optimum, which goes through all 49,700
+rows for opt/gap, opt/distance and opt/grad_norm; `fedpm with opt/*` has it. The first round warms up.
 Without a file, a random problem of the same shape is written.
 """
 
@@ -12,12 +15,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
-import json
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,11 +25,13 @@ import numpy as np
 import torch
 
 from benchmarks.measure import ratio_cell, report, table
+from benchmarks.newton_rounds import Beside, Problem
 from fedpm_lightning.cli import main as fedpm
 from fedpm_lightning.data.libsvm import read_rows
 
-CLIENTS, ROWS, WIDTH, L2 = 142, 350, 300, 1e-3
-Problem = tuple[np.ndarray, np.ndarray]
+CLIENTS, ROWS, WIDTH = 142, 350, 300
+WHO = ("torch", "fedpm", "fedpm with opt/*", "numpy")
+HEADER = ("who", "seconds a round", "ratio to torch", "CPU seconds", "ratio to torch", "norm of theta")
 
 
 def write_problem(path: Path, clients: int) -> Path:
@@ -45,46 +47,28 @@ def write_problem(path: Path, clients: int) -> Path:
     return path
 
 
-def numpy_round(X: np.ndarray, y: np.ndarray, theta: np.ndarray) -> np.ndarray:
-    """Return theta after one round; X [clients, rows, width], y [clients, rows] in {0, 1}."""
-    P_sum, step_sum = np.zeros((WIDTH, WIDTH)), np.zeros(WIDTH)
-    for X_i, y_i in zip(X, y, strict=True):
-        p = 1 / (1 + np.exp(-(X_i @ theta)))
-        g = X_i.T @ (p - y_i) / ROWS + L2 * theta
-        H = (X_i * (p * (1 - p))[:, None]).T @ X_i / ROWS + L2 * np.eye(WIDTH)
-        step = -np.linalg.solve(H, g)
-        P_sum += H
-        step_sum += H @ step
-    return theta + np.linalg.solve(P_sum, step_sum)
-
-
-def by_numpy(path: Path, clients: int, rounds: int) -> tuple[float, float]:
-    """Return (median seconds a round, norm of theta at the end)."""
+def problem_of(path: Path, clients: int) -> Problem:
+    """Read the file as NumPy and torch get it."""
     data = read_rows(path, WIDTH)
     x, labels = data.dense(WIDTH).numpy(), (np.asarray(data.labels) > 0).astype(np.float64)
-    X, y = x[: clients * ROWS].reshape(clients, ROWS, WIDTH), labels[: clients * ROWS].reshape(clients, ROWS)
-    theta, seconds = np.zeros(WIDTH), []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        theta = numpy_round(X, y, theta)
-        seconds.append(time.perf_counter() - start)
-    return float(np.median(seconds)), float(np.linalg.norm(theta))
+    return Problem(x[: clients * ROWS].reshape(clients, ROWS, WIDTH), labels[: clients * ROWS].reshape(clients, ROWS))
 
 
-def by_fedpm(path: Path, clients: int, rounds: int) -> tuple[float, float]:
-    """Return (median of time/round_s, norm of theta at the end) of a real `fedpm fit`."""
+def run(path: Path, problem: Problem, rounds: int, executor: str) -> dict[str, float]:
+    """Run `fedpm fit` with the others beside it; return the norm of theta at the end, by who."""
+    Beside.begin(problem)
     with tempfile.TemporaryDirectory() as name:
         words = ["fit", "--config", "configs/w8a.yaml", "--config", "configs/method/convex/fedpm.yaml", "--data.name",
-                 "libsvm", "--data.source", str(path), "--data.num_clients", str(clients), "--rounds", str(rounds),
-                 "--run_dir", name]  # fmt: skip
+                 "libsvm", "--data.source", str(path), "--data.num_clients", str(len(problem.X)), "--rounds",
+                 str(rounds), "--run_dir", name, "--model.executor", executor,
+                 "--trainer.callbacks", "benchmarks.newton_rounds.Beside"]  # fmt: skip
         with contextlib.redirect_stdout(io.StringIO()):
             code = fedpm(words)
         if code:
             raise RuntimeError(f"fedpm {' '.join(words)} ended with code {code}")
-        with Path(name, "metrics.csv").open() as file:
-            seconds = [float(row["time/round_s"]) for row in csv.DictReader(file)]
         saved = torch.load(Path(name, "checkpoints", "last.ckpt"), weights_only=True)["state_dict"]
-    return float(np.median(seconds)), float(next(iter(saved.values())).norm())
+    theta = {**Beside.theta, "fedpm": next(iter(saved.values()))}
+    return {who: float(np.linalg.norm(np.asarray(vector))) for who, vector in theta.items()}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -94,30 +78,35 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, default=CLIENTS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--executor", choices=("auto", "sequential", "vectorized"), default="auto")
     parser.add_argument("--json", help="write the raw figures to this file")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, list[float]]:
-    """Run both in turn and print their seconds a round; return the raw figures."""
+    """Run all side by side and print their seconds a round; return the raw figures."""
     arguments = parser().parse_args(list(sys.argv[1:] if argv is None else argv))
-    figures: dict[str, list[float]] = {"numpy": [], "fedpm": [], "theta numpy": [], "theta fedpm": []}
+    figures: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         path = (arguments.source or write_problem(Path(name, "problem"), arguments.clients)).resolve()
+        problem = problem_of(path, arguments.clients)
         for _ in range(arguments.pairs):
-            for who, run in (("numpy", by_numpy), ("fedpm", by_fedpm)):
-                seconds, norm = run(path, arguments.clients, arguments.rounds)
-                figures[who].append(seconds)
-                figures[f"theta {who}"].append(norm)
-    rows = [
-        [who, f"{np.median(figures[who]):.3f}", ratio_cell(figures[who], figures["numpy"]),
-         f"{figures[f'theta {who}'][0]:.12g}"]
-        for who in ("numpy", "fedpm")
-    ]  # fmt: skip
-    text = table(["who", "seconds a round", "ratio to NumPy", "norm of theta"], rows)
-    title = f"FedPM, full Hessian, {arguments.clients} clients x {ROWS} rows x {WIDTH} features"
-    report(title, text, json.loads(json.dumps(figures)), arguments.json)
+            for who, norm in run(path, problem, arguments.rounds, arguments.executor).items():
+                figures.setdefault(f"theta {who}", []).append(norm)
+            for who, seconds in Beside.seconds.items():
+                for kind, own in zip(("wall", "cpu"), zip(*seconds[1:], strict=True), strict=True):
+                    figures.setdefault(f"{kind} {who}", []).extend(own)
+    title = f"FedPM with the full Hessian, {arguments.clients} clients x {ROWS} rows x {WIDTH} features"
+    report(title, table(HEADER, [row(who, figures) for who in WHO]), figures, arguments.json)
     return figures
+
+
+def row(who: str, figures: dict[str, list[float]]) -> list[str]:
+    """Return a line of the table: medians over all rounds, and the rounds' ratios to torch."""
+    wall, cpu = figures[f"wall {who}"], figures[f"cpu {who}"]
+    ratios = [ratio_cell(wall, figures["wall torch"]), ratio_cell(cpu, figures["cpu torch"])]
+    theta = figures[f"theta {who.partition(' ')[0]}"][0]
+    return [who, f"{np.median(wall):.3f}", ratios[0], f"{np.median(cpu):.3f}", ratios[1], f"{theta:.12g}"]
 
 
 if __name__ == "__main__":

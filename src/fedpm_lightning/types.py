@@ -70,8 +70,10 @@ def wire_bytes(message: object) -> int:
         return 8
     if message is None:
         return 0
-    if isinstance(message, OnWire):  # last, because looking for a protocol's attributes is slow
-        return message.wire_bytes
+    # Not isinstance(message, OnWire): looking for a protocol's attributes takes a hundred times as long.
+    size = getattr(message, "wire_bytes", None)
+    if isinstance(size, int):
+        return size
     raise TypeError(f"cannot count the bytes of a {type(message).__name__}: give it a `wire_bytes` property")
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedpm_lightning.client.choice import CHUNK_BYTES, LARGEST_CHUNK, chunk_size
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.client.stack_check import why_not_stacked
 from fedpm_lightning.data import FeatureShift
@@ -50,7 +51,23 @@ def cnn(seed=0):
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), convolution, nn.Flatten(), nn.Linear(64, 3))
 
 
-NETS = {"logistic": (logistic, (6,)), "mlp": (mlp, (6,)), "cnn": (cnn, (1, 8, 8))}
+def logit(seed=0):
+    torch.manual_seed(seed)
+    return nn.Linear(6, 1)
+
+
+def wide_logit(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, 1, bias=False))
+
+
+NETS = {
+    "logit": (logit, (6,)),
+    "wide logit": (wide_logit, (2, 3)),
+    "logistic": (logistic, (6,)),
+    "mlp": (mlp, (6,)),
+    "cnn": (cnn, (1, 8, 8)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -61,10 +78,10 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
-def both(method, net="mlp", chunk=100, sizes=RAGGED, rounds=2, batch_size=7, partition=None, **settings):
+def both(method, net="mlp", chunk=100, sizes=RAGGED, rounds=2, batch_size=7, partition=None, classes=3, **settings):
     """Run rounds under both executors and compare all that leaves the clients; return the stacked side."""
     make, shape = NETS[net]
-    clients = clients_of(sizes, shape, batch_size, partition=partition)
+    clients = clients_of(sizes, shape, batch_size, classes, partition)
     one = Side(method(), make(), Sequential(), clients, **settings)
     stacked = Vectorized(chunk, method().stackable)
     many = Side(method(), make(), stacked, clients, **settings)
@@ -104,6 +121,43 @@ def test_any_amount_of_work(method, work):
 
 def test_equal_clients_are_not_masked():
     both(METHODS["FedPM"], sizes=(14,) * 4)
+
+
+NEWTON = {
+    "LocalNewton": partial(LocalNewton, preconditioner="hessian", momentum=0.5, weight_decay=0.01, inv_every=2),
+    "FedPM": partial(FedPM, 1.0, damping=0.0, damping_mode="absolute", mix_damping=None, preconditioner="hessian"),
+    "FedPM, damping": partial(FedPM, 0.5, damping=0.1, preconditioner="hessian"),
+    "FedPM, diagonal": partial(FedPM, 0.1, damping=1.0, preconditioner="diagonal"),
+}
+
+
+@pytest.mark.parametrize("work", [LocalWork(steps=1), LocalWork(steps=3), LocalWork(epochs=2)])
+@pytest.mark.parametrize("method", NEWTON)
+def test_one_product_gives_the_hessians_of_all_clients(method, work):
+    for net, batch_size in (("logit", None), ("wide logit", 7)):
+        # 15 samples a client are batches of 7 and 8; a client of another size goes with its like, or alone.
+        sizes = (15,) * 5 + (8, 21, 8)
+        side = both(NEWTON[method], net, sizes=sizes, batch_size=batch_size, work=work, classes=2, l2=0.1, chunk=4)
+        assert why_not_stacked(side.local(), side.method.stackable, side.clients[0]) is None
+
+
+def test_a_hessian_that_is_not_definite_raises_the_damping_of_its_client_alone(caplog):
+    # Without l2 the three samples of a client span three of seven dimensions; a client of zeros has no Hessian at all.
+    clients = clients_of((3, 3, 9, 9), classes=2, batch_size=None)
+    sides = [Side(NEWTON["FedPM"](), logit(), ex, clients) for ex in (Sequential(), Vectorized(4, "alike"))]
+    P = [{k: u.message["P"]["theta"] for k, u in side.step().items()} for side in sides]
+    deltas = [[float(P_k.delta) for _, P_k in sorted(own.items())] for own in P]
+    assert deltas[0] == pytest.approx(deltas[1], rel=1e-9)
+    assert deltas[0][0] > 0 and deltas[0][2] == 0.0 and not sides[1].said
+
+
+def test_chunks_of_hessians_fit_into_their_bytes():
+    side = Side(NEWTON["FedPM"](), logit(), Sequential(), clients_of(classes=2))
+    local, d = side.local(), 7
+    assert chunk_size(local) == LARGEST_CHUNK
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(CHUNK_BYTES, "cpu", 8 * (3 * d**2 + 4 * d) * 5)
+        assert chunk_size(local) == 5
 
 
 def test_every_size_of_a_client_beside_every_other():
@@ -162,6 +216,14 @@ class NoPerSample(nn.Module):
         return nn.functional.cross_entropy(outputs, targets)
 
 
+class Squared(nn.Module):
+    def forward(self, outputs, targets):
+        return self.per_sample(outputs, targets).mean()
+
+    def per_sample(self, outputs, targets):
+        return (outputs.squeeze(-1) - targets).square()
+
+
 class MixesSamples(nn.Module):
     def __init__(self):
         super().__init__()
@@ -185,6 +247,12 @@ class Noisy(MixesSamples):
         (FedSophia, mlp, None, "FedSophia, with these settings, looks at one client at a time"),
         (partial(FedPM, correction="gradient"), mlp, None, "FedPM, with these settings"),
         (partial(LocalNewton, preconditioner="hessian"), logistic, None, "LocalNewton, with these settings"),
+        (partial(LocalNewton, preconditioner="hessian"), logit, None, None),
+        (partial(LocalNewton, preconditioner="hessian", line_search=True), logit, None, "LocalNewton, with these"),
+        (partial(FedPM, preconditioner="hessian", correction="gradient"), logit, None, "FedPM, with these settings"),
+        (partial(FedPM, preconditioner="hessian", mix_factor="full_pass"), logit, None, "FedPM, with these settings"),
+        (partial(FedPM, preconditioner="hessian"), mlp, None, "FedPM, with these settings"),
+        (partial(FedPM, preconditioner="hessian"), logit, Squared(), "closed form: logistic regression"),
         (NewUpdate, mlp, None, "NewUpdate, with these settings"),
         (CountsSamples, mlp, None, "must not declare that clients can be stacked"),
         (FedAvg, mlp, NoPerSample(), "NoPerSample has no per_sample"),

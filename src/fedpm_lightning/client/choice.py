@@ -8,6 +8,9 @@ batches of 10 a client, 10 clients / 50 clients:
     FedAvg            0.44 / 0.19  0.40 / 0.21  0.50 / 0.33  0.64 / 0.57  0.75 / 0.86  0.88 / 0.81
     FedPM             0.27 / 0.14  0.30 / 0.15  0.32 / 0.27  0.45 / 0.51  0.52 / 0.81  0.67 / 0.80
 
+A full Hessian is arithmetic, which stacking does not lower: 142 clients of 350 x 300 in float64 took 0.92 s of CPU time
+one after another, 0.65, 0.62, 0.63, 0.66 and 0.82 in chunks of 4, 11, 16, 32 and 142: large stacks fit into no cache.
+
 Convolutions become grouped ones, which a CPU runs slowly unless they are tiny: `auto` leaves them alone there. The
 bound for other devices is a guess, not measured.
 """
@@ -29,7 +32,8 @@ SMALL = {"cpu": 100_000, "cuda": 5_000_000}
 """Trainable parameters up to which stacking pays, by kind of device."""
 
 CHUNK_BYTES = {"cpu": 2**25, "cuda": 2**31}
-"""Bytes of stacked leaves, their gradients, and what is uploaded, that a chunk chosen by us may take."""
+"""Bytes that a chunk chosen by us may take: stacked leaves, their gradients, what is uploaded, and a method's matrices
+over all leaves."""
 
 LARGEST_CHUNK = 256
 """Clients in a chunk chosen by us: beyond it nothing is saved any more."""
@@ -70,7 +74,8 @@ def pays(local: LocalRound) -> bool:
 def chunk_size(local: LocalRound) -> int:
     """Return how many clients fit into a chunk."""
     kind, widest = local.model.device.type, max(p.element_size() for p in local.model.params.values())
-    room = CHUNK_BYTES.get(kind, CHUNK_BYTES["cuda"]) // (4 * widest * _numel(local))
+    numbers = 4 * _numel(local) + local.method.scratch_numbers()
+    room = CHUNK_BYTES.get(kind, CHUNK_BYTES["cuda"]) // (widest * numbers)
     return max(1, min(room, LARGEST_CHUNK))
 
 

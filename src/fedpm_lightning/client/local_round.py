@@ -24,6 +24,10 @@ class ClientVerbs(Protocol):
 
     stateful: ClassVar[bool]
 
+    def scratch_numbers(self) -> int:
+        """Return the numbers that a stacked client holds beside its leaves."""
+        ...
+
     def init_client(self, client: Client) -> ClientState:
         """Return a client's state before its first round."""
         ...

@@ -23,6 +23,10 @@ DampingMode: TypeAlias = Literal["absolute", "relative"]
 RELATIVE_FLOOR = 1e-8
 """The least relative damping, so that a layer with dead inputs is not divided by 0."""
 
+UPPER_UP_TO = 512
+"""The width up to which LAPACK's upper form is the faster for stacks on a CPU in float64: by a quarter for 11 matrices of width
+300, by a tenth for 10 of width 123. In float32 it is the slower."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -119,7 +123,7 @@ def damped_cholesky(
     """
     asked = delta
     while True:
-        L, info = torch.linalg.cholesky_ex(_add_diagonal(M, delta))
+        L, info = _cholesky(_add_diagonal(M, delta))
         # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where it arrives.
         pivots = L.diagonal(dim1=-2, dim2=-1).sum(-1)
         failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
@@ -128,6 +132,16 @@ def damped_cholesky(
                 DampingWatch.running.note(asked, delta)
             return L, delta
         delta = _raised(M, delta, scale, failed, layer, start)
+
+
+def _cholesky(M: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the lower factor and LAPACK's info."""
+    stacked = M.dim() > 2 and M.shape[-1] <= UPPER_UP_TO
+    if stacked and M.device.type == "cpu" and M.dtype == torch.float64:
+        # The same triangle of M, read as the upper one of its transpose.
+        U, info = torch.linalg.cholesky_ex(M.mT, upper=True)
+        return U.mT, info
+    return torch.linalg.cholesky_ex(M)
 
 
 def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str, start: float) -> Tensor:
@@ -150,7 +164,9 @@ def _raised(M: Tensor, delta: Tensor, scale: Tensor, failed: Tensor, layer: str,
 
 
 def _add_diagonal(M: Tensor, delta: Tensor) -> Tensor:
-    """Return M + delta I without building I."""
+    """Return M + delta I without building I; M itself where delta is 0 and asking costs no wait for a device."""
+    if delta.device.type == "cpu" and not delta.any():
+        return M
     P = M.clone()
     P.diagonal(dim1=-2, dim2=-1).add_(delta.unsqueeze(-1))
     return P

@@ -4,6 +4,8 @@ A linear model with one logit has a closed form (logistic.py). Everything else g
 reverse in chunks of rows. All of it is float64, whatever the network's dtype, and runs in evaluation mode: dropout
 does not act and running statistics stay as they are.
 
+Stacked clients, leaves [C, ...] and inputs [C, n, ...], have the closed form only: one product for all of them.
+
 Cost: n d^2 in closed form, d backward passes otherwise; d^2 numbers. `check_size` refuses what cannot fit.
 """
 
@@ -84,7 +86,7 @@ def check_size(layer: FlatLayer, what: str) -> str:
 
 
 def hessian(problem: LocalProblem, batch: Batch) -> Tensor:
-    """Return the Hessian of f_i on one batch at theta_i, float64 [d, d], symmetric."""
+    """Return the Hessian of f_i on one batch at theta_i, float64 [*, d, d], symmetric."""
     linear = logistic_rows(problem, batch[0])
     if linear is not None:
         return logistic_hessian(*linear, problem.objective.l2)
@@ -92,7 +94,7 @@ def hessian(problem: LocalProblem, batch: Batch) -> Tensor:
 
 
 def hessian_diagonal(problem: LocalProblem, batch: Batch) -> Tensor:
-    """Return the diagonal of the Hessian of f_i on one batch, float64 [d]; exact, so d^2 without a closed form."""
+    """Return the diagonal of the Hessian of f_i on one batch, float64 [*, d]; exact, so d^2 without a closed form."""
     linear = logistic_rows(problem, batch[0])
     if linear is not None:
         return logistic_diagonal(*linear, problem.objective.l2)
@@ -108,29 +110,38 @@ def over_batches(
     Raises:
         ValueError: If there are no batches.
     """
-    total, n = None, 0
-    for batch in batches:
-        size = len(batch[1])
-        part = curvature(problem, batch).mul_(size)
-        total, n = part if total is None else total.add_(part), n + size
-    if total is None:
+    rest = iter(batches)
+    first = next(rest, None)
+    if first is None:
         raise ValueError("no batches to take the Hessian of; a client needs at least one sample")
-    return total.div_(n)
+    total, n, mean = curvature(problem, first), len(first[1]), True
+    for batch in rest:
+        size = len(batch[1])
+        total = (total.mul_(n) if mean else total).add_(curvature(problem, batch), alpha=size)
+        n, mean = n + size, False
+    return total if mean else total.div_(n)
 
 
 def logistic_rows(problem: LocalProblem, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return (X [n, d], w [d]) in float64 if the objective is one-logit logistic regression, else None.
+    """Return (X [*, n, d], w [*, d]) in float64 if the objective is one-logit logistic regression, else None.
 
     It is, when one Linear layer holds all leaves and its output is the network's; what stands before it is fixed.
     """
-    layers = find_layers(problem.net)
-    single = len(layers) == 1 and set(layers[0].params) == set(problem.params) and layers[0].out == 1
-    if not (single and isinstance(problem.objective.loss, ClassificationLoss | nn.BCEWithLogitsLoss)):
+    layer = logit_layer(problem.net)
+    if layer is None or set(layer.params) != set(problem.params):
         return None
-    x = last_input(problem.net, layers[0], inputs)
-    if x is None:
+    if not isinstance(problem.objective.loss, ClassificationLoss | nn.BCEWithLogitsLoss):
         return None
-    return input_rows(x.double(), layers[0]), layers[0].matrix(problem.params).detach().double()[0]
+    w = layer.matrix(problem.params).detach().double().squeeze(-2)
+    # What the layer is given does not depend on its weights: stacked clients pass through the network as one batch.
+    x = last_input(problem.net, layer, inputs.flatten(0, w.dim() - 1))
+    return None if x is None else (input_rows(x.double(), layer).unflatten(0, inputs.shape[: w.dim()]), w)
+
+
+def logit_layer(net: nn.Module) -> Layer | None:
+    """Return the layer that makes a network a candidate for the closed form: its only one, with one output."""
+    layers = find_layers(net)
+    return layers[0] if len(layers) == 1 and layers[0].out == 1 else None
 
 
 @torch.no_grad()
@@ -153,7 +164,13 @@ def last_input(net: nn.Module, layer: Layer, inputs: Tensor) -> Tensor | None:
 
 
 def autodiff_hessian(problem: LocalProblem, batch: Batch) -> Tensor:
-    """Return the Hessian by torch.func, float64 [d, d], symmetrised."""
+    """Return the Hessian of one client by torch.func, float64 [d, d], symmetrised.
+
+    Raises:
+        NotImplementedError: If clients are stacked.
+    """
+    if any(p.shape != problem.net.get_parameter(name).shape for name, p in problem.params.items()):
+        raise NotImplementedError("stacked clients have a Hessian where it has a closed form: logistic regression")
     layer, net = FlatLayer.of(problem.params), problem.net
     x, y = doubled(batch[0]), batch[1]
     fixed = fixed_tensors(problem)

@@ -111,6 +111,15 @@ class Preconditioner(ABC):
         return self.delta.numel() * (numbers + 1) * self.factor.element_size()
 
 
+def cholesky_solve(L: Tensor, G: Tensor) -> Tensor:
+    """Return G (L L^T)^-1, [*, out, d]."""
+    if G.shape[-2] > 1:
+        return torch.cholesky_solve(G.mT, L).mT
+    # torch.cholesky_solve copies L, which costs as much as the solve for a single row.
+    half = torch.linalg.solve_triangular(L, G.mT, upper=False)
+    return torch.linalg.solve_triangular(L.mT, half, upper=True).mT
+
+
 class DensePreconditioner(Preconditioner):
     """P = A + delta I with A [*, d, d]: DensePreconditioner(layer, A, delta)."""
 
@@ -136,7 +145,7 @@ class DensePreconditioner(Preconditioner):
         if self._cholesky is None:
             return self.factorise().solve(G)
         with full_precision(G.device):
-            return torch.cholesky_solve(G.to(self._cholesky.dtype).mT, self._cholesky).mT
+            return cholesky_solve(self._cholesky, G.to(self._cholesky.dtype))
 
     @override
     def rmatmul(self, V: Tensor) -> Tensor:

@@ -165,7 +165,8 @@ class ResidentClient:
         mine = [c for c in clients if isinstance(c, ResidentClient) and c.pool is self.pool]
         if len(mine) < len(clients) or self.pool.partition.shifts_inputs:
             return None
-        return self.pool.gathered([c.plan(round, work, max(c.widest for c in mine)) for c in mine])
+        width = max(c.widest for c in mine)
+        return self.pool.gathered([c.plan(round, work, width) for c in mine])
 
     @property
     def widest(self) -> int:

@@ -49,6 +49,13 @@ class Method(ABC):
         """Look at the network once, before round 0; return lines to print (which rule each parameter gets)."""
         return []
 
+    def scratch_numbers(self) -> int:
+        """Return how many numbers one of several stacked clients holds beside leaves, gradients and the upload of them.
+
+        Chunks of clients are cut by it, after `setup`: a method with a matrix over all leaves says its size.
+        """
+        return 0
+
     def init_server(self, params: Params) -> ServerState:
         """Return the server's state before round 0; `params` is theta_0."""
         return {}

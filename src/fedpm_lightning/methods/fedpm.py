@@ -101,7 +101,9 @@ class FedPM(LocalNewton):
         self.mix_damping = at_least("mix_damping", mix_damping, 0.0) if mix_damping is not None else None
         self.mix_factor: MixFactor = mix_factor
         self.needs_preparation = correction == "gradient"
-        if preconditioner != "foof" or self.needs_preparation or mix_factor == "full_pass":
+        if preconditioner != "foof":
+            self.stackable = "alike"
+        if self.needs_preparation or mix_factor == "full_pass":
             self.stackable = "no"
 
     def prepare(self, client: Client) -> Params:

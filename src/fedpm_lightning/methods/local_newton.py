@@ -21,7 +21,7 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
-from fedpm_lightning.curvature.hessian import check_size
+from fedpm_lightning.curvature.hessian import check_size, logit_layer
 from fedpm_lightning.curvature.layers import find_layers, rules_table
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.methods.base import Method
@@ -96,7 +96,8 @@ class LocalNewton(Method):
         # A client that has left keeps its last P; a P that is renewed without an observation cannot know that it has.
         known = (FOOF_EVERY if inv_every is None else inv_every) % max(cov_every, 1) == 0
         together: Stackable = "any" if known else "alike"
-        self.stackable = together if preconditioner == "foof" else "no"
+        curved: Stackable = "no" if line_search else "alike"
+        self.stackable = together if preconditioner == "foof" else curved
         self.layers: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:
@@ -110,6 +111,8 @@ class LocalNewton(Method):
             return ["Local step by parameter:", *rules_table(net)]
         flat = (FlatLayer if self.preconditioner == "hessian" else DiagonalLayer).of_net(net)
         self.layers = [flat]
+        if logit_layer(net) is None:  # an autodiff Hessian is one client's
+            self.stackable = "no"
         return [check_size(flat, type(self).__name__)]
 
     def optimizer(self, client: Client) -> FOOF | Newton:
@@ -148,7 +151,13 @@ class LocalNewton(Method):
             weight_decay=self.weight_decay,
             inv_every=1 if self.inv_every is None else self.inv_every,
             line_search=self.line_search,
+            layer=next((layer for layer in self.layers if isinstance(layer, FlatLayer)), None),
         )
+
+    def scratch_numbers(self) -> int:
+        """Return what H, H + delta I and its Cholesky factor take, where they are of all leaves."""
+        flat = [layer for layer in self.layers if isinstance(layer, FlatLayer)]
+        return sum(3 * layer.d**2 for layer in flat) if self.preconditioner == "hessian" else 0
 
     def client_update(self, client: Client) -> ClientUpdate:
         """Train locally and upload theta_i."""

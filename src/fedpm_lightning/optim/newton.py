@@ -8,6 +8,8 @@
 damping raised where the matrix is not definite (curvature/damping.py). `preconditioners()` returns the LAST P_i that a
 step used, which is what FedPM uploads (arXiv:2511.09100).
 
+Leaves may be those of stacked clients [C, ...], which take steps with C Hessians of their own; not with a line search.
+
 Weight decay joins the gradient before P^-1 and momentum acts on the preconditioned step, as in optim/foof.py.
 """
 
@@ -47,6 +49,7 @@ class Newton(torch.optim.Optimizer):
         weight_decay: Joins the gradient.
         inv_every: Steps between two Hessians.
         line_search: Whether to halve lr until the batch's objective decreases enough (Armijo).
+        layer: The layout of ONE client's leaves, where those given are stacked; None: the leaves are one client's.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range.
@@ -63,6 +66,7 @@ class Newton(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         inv_every: int = 1,
         line_search: bool = False,
+        layer: FlatLayer | None = None,
     ) -> None:
         check_damping(damping, damping_mode)
         if inv_every < 1:
@@ -74,7 +78,8 @@ class Newton(torch.optim.Optimizer):
         }
         super().__init__(list(params.values()), defaults)
         self.leaves: Params = dict(params)
-        self.layer = (FlatLayer if curvature == "hessian" else DiagonalLayer).of(params)
+        kind = FlatLayer if curvature == "hessian" else DiagonalLayer
+        self.layer = kind.of(params) if layer is None else kind(layer.shapes)
         self.damping = damping
         self.damping_mode: DampingMode = damping_mode
         self.inv_every, self.line_search = inv_every, line_search
@@ -114,7 +119,7 @@ class Newton(torch.optim.Optimizer):
         if group["momentum"]:
             step = step if self._momentum is None else self._momentum.mul_(group["momentum"]).add_(step)
             self._momentum = step.clone()
-        self._move(step, float((g * step).sum()), group["lr"])
+        self._move(step, g, group["lr"])
         self.steps_taken += 1
         return None
 
@@ -124,13 +129,13 @@ class Newton(torch.optim.Optimizer):
         g = self.layer.matrix(zero).double()
         return g.add_(self.layer.matrix(self.leaves).double(), alpha=weight_decay) if weight_decay else g
 
-    def _move(self, step: Tensor, slope: float, lr: float) -> None:
+    def _move(self, step: Tensor, g: Tensor, lr: float) -> None:
         """Set theta - lr step, with lr halved by the line search where there is one."""
-        start = {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
         if not self.line_search or self._objective is None:
-            self._set(start, step, lr)
+            self._set(self.leaves, step, lr)
             return
-        before = self._objective()
+        start = {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
+        before, slope = self._objective(), float((g * step).sum())
         for halving in range(HALVINGS):
             t = lr * 0.5**halving
             self._set(start, step, t)
@@ -173,5 +178,5 @@ def newton_preconditioner(
         undamped = DiagonalPreconditioner(layer.name, h[..., None, None], torch.zeros_like(h))
     else:
         H = over_batches(hessian, problem, batches)
-        undamped = DensePreconditioner(layer.name, H, H.new_zeros(()))
+        undamped = DensePreconditioner(layer.name, H, H.new_zeros(H.shape[:-2]))
     return undamped.with_damping(delta, mode)
