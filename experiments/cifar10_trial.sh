@@ -37,5 +37,6 @@ else
     fit fedpm fedpm $seed
     fit fedpm_mix0.3 fedpm $seed mix_damping=0.3
     fit fedpm_paper fedpm_paper $seed lr=0.3 damping=3
+    fit fedpm_every fedpm $seed cov_every=1 inv_every=1 max_rows=null # every factor at every step
   done
 fi
