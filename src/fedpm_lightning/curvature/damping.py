@@ -24,8 +24,8 @@ RELATIVE_FLOOR = 1e-8
 """The least relative damping, so that a layer with dead inputs is not divided by 0."""
 
 UPPER_UP_TO = 512
-"""The width up to which LAPACK's upper form is the faster for stacks on a CPU in float64: by a quarter for 11 matrices of width
-300, by a tenth for 10 of width 123. In float32 it is the slower."""
+"""The width up to which LAPACK's upper form is the faster for stacks on a CPU in float64: by a quarter for 11 matrices
+of width 300, by a tenth for 10 of width 123. In float32 it is the slower."""
 
 _log = logging.getLogger(__name__)
 
