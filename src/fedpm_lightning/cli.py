@@ -61,8 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: there is no verb {words[0]!r}; choose one of {', '.join(VERBS)}", file=sys.stderr)
         return 2
     module = VERBS[words[0]]
-    run: Callable[[list[str]], int] = import_module(module).main
-    return run(words if module == _WITH_VERB else words[1:])
+    try:
+        run: Callable[[list[str]], int] = import_module(module).main
+        return run(words if module == _WITH_VERB else words[1:])
+    except KeyboardInterrupt:  # while the libraries were loading, or where a verb has nothing to put in order
+        print("interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -103,7 +104,17 @@ def _spelled_out(key: str, value: str) -> str:
         for name, parameter in inspect.signature(cls).parameters.items()
         if parameter.default is not inspect.Parameter.empty
     }
-    return json.dumps({"class_path": f"{cls.__module__}.{cls.__name__}", "init_args": defaults})
+    return json.dumps({"class_path": public_path(cls), "init_args": defaults})
+
+
+def public_path(cls: type) -> str:
+    """Return the shortest dotted path below the package that leads to a class: what YAML files write."""
+    parts = cls.__module__.split(".")
+    for depth in range(2, len(parts)):
+        module = ".".join(parts[:depth])
+        if getattr(import_module(module), cls.__name__, None) is cls:
+            return f"{module}.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__name__}"
 
 
 def recall_run(words: Sequence[str]) -> list[str]:

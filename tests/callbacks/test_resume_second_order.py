@@ -14,6 +14,7 @@ from convex import logistic_clients
         ("fednew", ("--model.method.hessian_every", "0", "--model.method.bits", "6")),
         ("fedns_gaussian", ("--model.method.sketch_rows", "20")),
         ("fedpm_corrected", ()),
+        ("fedpm", ("--model.executor", "vectorized")),
     ],
 )
 def test_two_rounds_and_two_more_are_four(fedpm, tmp_path, name, words):

@@ -9,7 +9,7 @@ batches of 10 a client, 10 clients / 50 clients:
     FedPM             0.27 / 0.14  0.30 / 0.15  0.32 / 0.27  0.45 / 0.51  0.52 / 0.81  0.67 / 0.80
 
 A full Hessian is arithmetic, which stacking does not lower: 142 clients of 350 x 300 in float64 took 0.92 s of CPU time
-one after another, 0.65, 0.62, 0.63, 0.66 and 0.82 in chunks of 4, 11, 16, 32 and 142: large stacks fit into no cache.
+one after another, 0.65, 0.62, 0.63, 0.66 and 0.82 in chunks of 4, 15, 16, 32 and 142: large stacks fit into no cache.
 
 Convolutions become grouped ones, which a CPU runs slowly unless they are tiny: `auto` leaves them alone there. The
 bound for other devices is a guess, not measured.

@@ -16,7 +16,7 @@ from typing import Literal, TypeAlias
 
 from torch import nn
 
-from fedpm_lightning.checks import at_least, fraction, positive
+from fedpm_lightning.checks import at_least, fraction, positive, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode
@@ -85,7 +85,10 @@ class LocalNewton(Method):
         self.damping = at_least("damping", damping, 0.0)
         self.damping_mode: DampingMode = damping_mode
         self.lr_plain = positive("lr_plain", lr_plain) if lr_plain is not None else None
-        self.ema = ema
+        for name, count in {"cov_every": cov_every, "inv_every": inv_every, "cov_images": cov_images,
+                            "max_rows": max_rows}.items():  # fmt: skip
+            at_least(name, 1 if count is None else count, 1)
+        self.ema = share("ema", ema)
         self.cov_every, self.inv_every = cov_every, inv_every
         self.spatial: Spatial = spatial
         self.cov_images, self.max_rows = cov_images, max_rows
