@@ -27,8 +27,9 @@ CONVEX = sorted(path.stem for path in (REPO / "configs" / "method" / "convex").g
 def experiment(name, data):
     """Return the words of `fedpm fit` for a network's method, or (convex/NAME) a convex task's."""
     if name.startswith("convex/"):
-        task = ("configs/a9a.yaml", "--data.name", "libsvm", "--data.source", str(data), "--data.num_clients", "6")
-        return ["fit", "--config", *task, "--config", f"configs/method/{name}.yaml", "--data.participation", "0.5"]
+        task = ("configs/a9a.yaml", "--data.source", str(data), "--data.num_clients", "4")
+        clients = ("--data.partition.clients_size", "15", "--data.participation", "0.5")
+        return ["fit", "--config", *task, "--config", f"configs/method/{name}.yaml", *clients]
     return ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", *SETTINGS]
 
 
@@ -99,7 +100,11 @@ def test_every_method_on_two_ranks(fedpm, names, tiny_libsvm, tmp_path):
 @pytest.mark.slow
 def test_ordered_sums_have_the_bits_of_one_process(fedpm, tiny_libsvm, tmp_path):
     """In float32; with corrected steps, whose first pass is summed too."""
-    methods = {"fedpm": (), "scaffold": (), "fedavg": ("--trainer.callbacks+=CoordinateMedian",)}
+    methods = {
+        "fedpm": (),
+        "scaffold": (),
+        "fedavg": ("--trainer.callbacks+=fedpm_lightning.callbacks.CoordinateMedian",),
+    }
     methods["local_newton"] = ()
     words = {
         name: ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", "--rounds", "3",
@@ -137,6 +142,7 @@ def test_a_rank_that_dies_ends_the_others(tmp_path, monkeypatch):
     while not (tmp_path / "run" / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.5)
     second.kill()
+    second.communicate()
     output = first.communicate(timeout=120)[0]
     assert first.returncode not in {0, None}, output[-2000:]
     assert "Traceback" not in output, output[-2000:]

@@ -24,6 +24,10 @@ class AggregationError(RoundError):
     """The updates arrived but cannot be aggregated."""
 
 
+class LostRankError(RoundError):
+    """Another process of the run has ended, or does not answer any more."""
+
+
 class DivergedError(RuntimeError):
     """The global model or its loss is not finite, or further from the optimum than any working method goes."""
 

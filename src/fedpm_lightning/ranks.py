@@ -5,13 +5,15 @@ Everything here is the identity on one process. Sums are float64, so that the or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fedpm_lightning.errors import LostRankError
 from fedpm_lightning.types import ClientData
 
 Data = TypeVar("Data", bound=ClientData)
@@ -49,13 +51,26 @@ def mine(clients: Sequence[Data], at_home: bool) -> list[Data]:
     return sorted(chosen, key=lambda data: data.client)
 
 
+@contextmanager
+def _together() -> Generator[None]:
+    """Say in words that another rank is gone, where the backend would speak of its sockets."""
+    try:
+        yield
+    except RuntimeError as cause:
+        raise LostRankError(
+            f"rank {world()[0]}: another rank has ended or does not answer ({str(cause).splitlines()[0][:200]}). Its "
+            "own output says why; the last checkpoint stays, and the same command goes on from it"
+        ) from cause
+
+
 def all_sum(tensors: Sequence[Tensor], device: torch.device) -> None:
     """Sum each tensor over the ranks, in place; `device` is where the backend communicates."""
     if world()[1] == 1:
         return
     for tensor in tensors:
         there = tensor.to(device)
-        dist.all_reduce(there)
+        with _together():
+            dist.all_reduce(there)
         tensor.copy_(there)
 
 
@@ -64,7 +79,8 @@ def all_max(values: Sequence[float], device: torch.device) -> list[float]:
     if world()[1] == 1:
         return list(values)
     there = torch.tensor(values, dtype=torch.float64, device=device)
-    dist.all_reduce(there, dist.ReduceOp.MAX)
+    with _together():
+        dist.all_reduce(there, dist.ReduceOp.MAX)
     return there.tolist()
 
 
@@ -74,7 +90,8 @@ def all_states(states: dict[int, Part]) -> dict[int, Part]:
     if ranks == 1:
         return states
     gathered: list[Any] = [None] * ranks
-    dist.all_gather_object(gathered, states)
+    with _together():
+        dist.all_gather_object(gathered, states)
     return {client: state for part in cast("list[dict[int, Part]]", gathered) for client, state in part.items()}
 
 
@@ -84,5 +101,6 @@ def all_items(items: Sequence[Item]) -> list[Item]:
     if ranks == 1:
         return list(items)
     gathered: list[Any] = [None] * ranks
-    dist.all_gather_object(gathered, list(items))
+    with _together():
+        dist.all_gather_object(gathered, list(items))
     return [item for part in cast(list[list[Item]], gathered) for item in part]
