@@ -6,8 +6,8 @@
 For 142 clients with 350 x 300 features: p, g, H = X^T D X / n + lambda I, the Newton step, and the sums of P_i and
 P_i (theta_i - theta); then the server's solve. `torch` has all clients in each operation, the arithmetic alone; `numpy`
 takes one after another. Both run right after each round of a real `fedpm fit`, from theta = 0, and all must agree on
-theta. `fedpm` is the whole round, from cohort to CSV row, but for the callback Optimum, which goes through all 49,700
-rows for opt/gap, opt/distance and opt/grad_norm; `fedpm with opt/*` has it. The first round warms up.
+theta. `fedpm` is the whole round, from cohort to server step, but for the callback Optimum, which goes through all
+49,700 rows for opt/gap, opt/distance and opt/grad_norm; `fedpm with opt/*` has it. The first round warms up.
 Without a file, a random problem of the same shape is written.
 """
 

@@ -149,3 +149,16 @@ def test_a_batch_without_a_loss_is_not_left_out_of_the_mean():
     figures = evaluation.compute("test")
     assert math.isnan(figures["test/loss"])
     assert figures["test/acc"] == 0.5  # the class of NaN logits is 0 as well
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_evaluation_keeps_the_memory_order_that_was_asked_for(asked):
+    seen = []
+
+    class Net(nn.Conv2d):
+        def forward(self, input):
+            seen.append(input.is_contiguous(memory_format=torch.channels_last))
+            return super().forward(input).flatten(1)
+
+    Evaluation(Objective(), asked).update("test", Net(2, 3, 4), (torch.randn(5, 2, 4, 4), torch.zeros(5, dtype=int)))
+    assert seen == [asked]

@@ -26,11 +26,12 @@ class Evaluation(nn.Module):
 
     Args:
         objective: Its loss, without the l2 term, is what `*/loss` reports.
+        channels_last: Memory order of image batches; None: whichever is faster.
     """
 
-    def __init__(self, objective: Objective) -> None:
+    def __init__(self, objective: Objective, channels_last: bool | None = None) -> None:
         super().__init__()
-        self.objective = objective
+        self.objective, self.channels_last = objective, channels_last
         self.loss = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
         self.acc = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
 
@@ -42,7 +43,8 @@ class Evaluation(nn.Module):
     def update(self, split: str, net: nn.Module, batch: Batch) -> Tensor:
         """Add one batch to a split's figures; return the predicted classes [B]."""
         inputs, targets = batch
-        logits = net(to_channels_last(inputs) if channels_last_pays(net, inputs.device) else inputs)
+        last = channels_last_pays(net, inputs.device) if self.channels_last is None else self.channels_last
+        logits = net(to_channels_last(inputs) if last else inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))
         classes = predicted(logits)

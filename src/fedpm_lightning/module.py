@@ -126,7 +126,7 @@ class FederatedModule(LightningModule):
         self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
         self.executor = Sequential()
         self.seed = seed
-        self.evaluation = Evaluation(self.objective)
+        self.evaluation = Evaluation(self.objective, channels_last)
         self.clients = ClientStore(client_memory_mib)
         self.server_state: ServerState = {}
         self.broadcast: Broadcast = Broadcast(0, {}, {})
