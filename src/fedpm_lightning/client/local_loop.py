@@ -74,7 +74,7 @@ def local_loop(
         if sees is not None:
             sees.see(model, (inputs, targets))
         wanted = () if curved is None else curved.wants()
-        loss, rows = model.gradient((inputs, targets), wanted)
+        loss, rows = model.gradient((inputs, targets), wanted, errors=transform is None)
         with no_autocast(model.device):
             if curved is not None and wanted:
                 curved.observe(rows)

@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivat
 
 from fedpm_lightning.client.memory_format import channels_last_pays, to_channels_last
 from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.curvature.errors import collect_errors, with_errors
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer, find_layers
@@ -73,19 +74,27 @@ class LocalModel:
         for p in self.params.values():
             p.grad = None
 
-    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, Mapping[str, Observed]]:
+    def gradient(
+        self, batch: Batch, observe: Sequence[Layer] = (), errors: bool = False
+    ) -> tuple[Tensor, Mapping[str, Observed]]:
         """Put the gradient of the loss on `batch` into `.grad`; return the loss and the inputs of `observe`.
+
+        Args:
+            batch: Inputs and targets.
+            observe: Layers whose input rows are wanted.
+            errors: Whether nothing will be added to the gradient, so that the rows may bring their errors.
 
         Returns:
             (loss [], detached; layer name -> its input rows, empty when nothing is observed)
         """
         inputs, targets = batch
         self.zero_grad()
-        with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
-            loss = self.objective(self.net(self.laid_out(inputs)), targets, self.params)
-        with no_autocast(inputs.device):
-            loss.backward()
-        return loss.detach(), dict(rows)
+        with collect_errors(self.net, observe if errors and not self.objective.l2 else ()) as E:
+            with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
+                loss = self.objective(self.net(self.laid_out(inputs)), targets, self.params)
+            with no_autocast(inputs.device):
+                loss.backward()
+        return loss.detach(), with_errors(rows, E)
 
     @torch.no_grad()
     def value(self, batch: Batch) -> float:

@@ -86,12 +86,15 @@ class StackedModel(LocalModel):
         if m < len(self._sizes):
             self._left.append((m, clone_params({name: p[m : len(self._sizes)] for name, p in self.params.items()})))
 
-    def gradient(self, batch: Batch, observe: Sequence[Layer] = ()) -> tuple[Tensor, Mapping[str, Observed]]:
+    def gradient(
+        self, batch: Batch, observe: Sequence[Layer] = (), errors: bool = False
+    ) -> tuple[Tensor, Mapping[str, Observed]]:
         """Put the gradient of each client's loss into `.grad`; those who have left get zeros.
 
         Args:
             batch: Inputs [m, B, ...] and targets [m, B, ...] of the clients that `expect` named.
             observe: Layers whose input rows are wanted.
+            errors: Without effect: vmap shows nobody the gradients of outputs.
 
         Returns:
             (the sum of the losses [], detached; layer name -> input rows [m, ...])

@@ -62,11 +62,15 @@ class WeightedRows:
         picked._sizes = list(self._sizes)
         return picked
 
+    @property
+    def shares(self) -> list[float]:
+        """The weights w of the batches, oldest first; they sum to 1."""
+        decays = [self._ema**age for age in reversed(range(len(self._sizes)))]
+        return [decay / sum(decays) for decay in decays]
+
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Return diag(sqrt(w)) X and its Gram matrix: the X and K of `LowRankPreconditioner`."""
-        decays = [self._ema**age for age in reversed(range(len(self._sizes)))]
-        shares = [decay / sum(decays) for decay in decays]
-        pairs = zip(shares, self._sizes, strict=True)
+        pairs = zip(self.shares, self._sizes, strict=True)
         root = torch.cat([self._rows.new_full((size,), share**0.5) for share, size in pairs])
         return self._rows * root.unsqueeze(-1), self._gram * torch.outer(root, root)
 
@@ -102,6 +106,7 @@ class RunningFactor:
         self._support = 0.0  # sum_s ema^(t-s) R_s
         self._d = 0
         self._state: Tensor | WeightedRows | None = None  # A, or the rows it is made of
+        self._errors: Tensor | None = None  # E sqrt(n) of the newest rows
 
     @torch.no_grad()
     def observe(self, rows: Rows, due: bool = True) -> None:
@@ -125,8 +130,16 @@ class RunningFactor:
                 if self._windowed():
                     self._state.make_room(rows.R, self.max_rows or 0)
                 self._state.append(rows.scaled(self.spatial))
+        self._errors = None if rows.errors is None else rows.errors * rows.n(self.spatial) ** 0.5
         enough = isinstance(self._state, Tensor) and self._support >= self._d
         self.settled = enough or (self.settled and self.ema > 0)
+
+    @property
+    def errors(self) -> Tensor | None:
+        """E, scaled so that G = E^T X for the last rows X of the newest P, where they are known and P has rows."""
+        if self._errors is None or not isinstance(self._state, WeightedRows):
+            return None
+        return self._errors / self._state.shares[-1] ** 0.5
 
     def _windowed(self) -> bool:
         """Whether this layer is so wide that only its last rows are kept."""

@@ -46,12 +46,14 @@ class Rows:
         R: The number of rows.
         B: The number of samples (images; for linear layers B = R).
         reduced: Whether `values` is X^T X.
+        errors: E [*, R, out], the loss's gradient in the layer's output, where it is known (see errors.py).
     """
 
     values: Tensor
     R: int
     B: int
     reduced: bool
+    errors: Tensor | None = None
 
     def n(self, spatial: Spatial) -> int:
         """Return the divisor of A: R for `mean`, B for `sum`."""

@@ -21,6 +21,10 @@ from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky, damp
 from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
 from fedpm_lightning.stopwatch import timed
 
+FROM_THE_RIGHT = 16
+"""Rows of G from which triangular solves from the right are the faster in float32: by a third for 64 rows of 801
+columns, by half for 512 rows of 256. In float64 they are not."""
+
 
 class Preconditioner(ABC):
     """P = A + delta I of one layer.
@@ -113,6 +117,9 @@ class Preconditioner(ABC):
 
 def cholesky_solve(L: Tensor, G: Tensor) -> Tensor:
     """Return G (L L^T)^-1, [*, out, d]."""
+    if G.shape[-2] >= FROM_THE_RIGHT and G.dtype == torch.float32:
+        half = torch.linalg.solve_triangular(L.mT, G, upper=True, left=False)
+        return torch.linalg.solve_triangular(L, half, upper=False, left=False)
     if G.shape[-2] > 1:
         return torch.cholesky_solve(G.mT, L).mT
     # torch.cholesky_solve copies L, which costs as much as the solve for a single row.

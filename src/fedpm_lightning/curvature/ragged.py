@@ -82,6 +82,8 @@ class RaggedFactor:
         clients: C.
     """
 
+    errors: None = None  # a stack does not know them
+
     def __init__(self, factor: RunningFactor, clients: int) -> None:
         self.layer = factor.layer
         self._groups = [Group(list(range(clients)), factor)]

@@ -1,10 +1,11 @@
 """P = X^T X + delta I with fewer rows than columns, solved by Woodbury.
 
     G P^-1 = (G - G X^T (X X^T + delta I)^-1 X) / delta
+    G P^-1 = E^T [(X X^T + delta I)^-1]_last X              where G = E^T X_last (see errors.py)
 
-Its rounding error grows with trace(A)/delta, as that of a dense Cholesky solve does; unlike there the residual
-G - S P grows too, in the very directions the gradient lies in. Two guards: below a share of the trace the solve
-runs in float64, and since a low-rank A is singular, a delta that is noise beside trace(A)/d counts as a failed
+The first formula's rounding error grows with trace(A)/delta, as that of a dense Cholesky solve does; unlike there the
+residual G - S P grows too, in the very directions the gradient lies in. Two guards: below a share of the trace the
+solve runs in float64, and since a low-rank A is singular, a delta that is noise beside trace(A)/d counts as a failed
 factorisation and is raised.
 """
 
@@ -13,12 +14,13 @@ from __future__ import annotations
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import damped_cholesky
 from fedpm_lightning.curvature.math import add_gram, full_precision, symmetric_numbers, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.preconditioner import Preconditioner, cholesky_solve
 from fedpm_lightning.stopwatch import timed
 
 FLOAT32_SHARE = 3e-5
@@ -73,8 +75,22 @@ class LowRankPreconditioner(Preconditioner):
             return self.factorise().solve(G)
         with full_precision(G.device):
             X, V = self._rows, G.to(self._rows.dtype)
-            inner = torch.cholesky_solve((V @ X.mT).mT, self._cholesky).mT
+            inner = cholesky_solve(self._cholesky, V @ X.mT)
             return ((V - inner @ X) / self.delta.to(V.dtype)[..., None, None]).to(self.factor.dtype)
+
+    def solve_errors(self, E: Tensor) -> Tensor:
+        """Return E^T X_last P^-1, [*, out, d], for the last rows X_last of X, as many as E [*, R', out] has."""
+        if self._cholesky is None:
+            return self.factorise().solve_errors(E)
+        with full_precision(E.device):
+            X, V = self._rows, E.mT.to(self._rows.dtype)
+            older = X.shape[-2] - E.shape[-2]
+            if V.shape[-2] <= V.shape[-1]:
+                inner = cholesky_solve(self._cholesky, F.pad(V, (older, 0)))
+            else:
+                last = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[older:]
+                inner = V @ cholesky_solve(self._cholesky, last.expand(*X.shape[:-2], *last.shape))
+            return (inner @ X).to(self.factor.dtype)
 
     @override
     def rmatmul(self, V: Tensor) -> Tensor:

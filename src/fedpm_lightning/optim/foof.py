@@ -33,11 +33,13 @@ from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.errors import explains
 from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
+from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
 
@@ -106,6 +108,7 @@ class FOOF(torch.optim.Optimizer):
             layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers
         }
         self._P: dict[str, Preconditioner] = {}
+        self._explained: dict[str, bool] = {}  # whether G = E^T X
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
@@ -175,10 +178,22 @@ class FOOF(torch.optim.Optimizer):
         due = self.steps_taken % self.inv_every == 0
         for layer in self.layers:
             if layer.weight in gradients:
-                P = self._factors[layer.name].renewed(self._P.get(layer.name), due, self.damping, self.damping_mode)
-                self._P[layer.name] = P
-                steps.update(layer.unpack(P.solve(layer.matrix(gradients)), self.leaves))
+                factor, old = self._factors[layer.name], self._P.get(layer.name)
+                P = self._P[layer.name] = factor.renewed(old, due, self.damping, self.damping_mode)
+                E = self._errors(layer, P, gradients) if P is not old else None
+                G_P = P.solve(layer.matrix(gradients)) if E is None else cast(LowRankPreconditioner, P).solve_errors(E)
+                steps.update(layer.unpack(G_P, self.leaves))
         return steps
+
+    def _errors(self, layer: Layer, P: Preconditioner, gradients: Params) -> Tensor | None:
+        """Return the E of this batch, where P has its rows and, as the client's first step found, G comes from it."""
+        E = self._factors[layer.name].errors
+        if E is None or not isinstance(P, LowRankPreconditioner) or self.defaults["weight_decay"]:
+            return None
+        if layer.name not in self._explained:
+            X = P.factor[..., -E.shape[-2] :, :]
+            self._explained[layer.name] = explains(E, X, layer.matrix(gradients))
+        return E if self._explained[layer.name] else None
 
     def _apply(self, steps: Params) -> None:
         """Apply momentum and lr, elementwise."""
