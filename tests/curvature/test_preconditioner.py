@@ -30,7 +30,9 @@ def test_woodbury_equals_dense(lead: tuple[int, ...], delta: float) -> None:
     inverse = torch.linalg.inv(X.mT @ X + delta * torch.eye(12, dtype=torch.float64))
     for P in (dense, low):
         torch.testing.assert_close(P.solve(G), G @ inverse, rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(P.rmatmul(P.solve(G)), G)
+        S = G.clone()
+        P.add_product(S, P.solve(G), 2.0)
+        torch.testing.assert_close(S, 3 * G)
         torch.testing.assert_close(P.dense(), torch.linalg.inv(inverse), rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(P.scale, (X.mT @ X).diagonal(dim1=-2, dim2=-1).mean(-1))
         assert P.d == 12

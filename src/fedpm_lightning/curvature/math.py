@@ -150,19 +150,29 @@ def gram(X: Tensor) -> Tensor:
         return torch.cat([upper, lower], dim=-2)
 
 
+BLOCK = 256
+"""Rows of S that `add_gram` updates at once."""
+
+
 def add_gram(S: Tensor, X: Tensor, weight: float) -> None:
-    """Add weight * X^T X to S [*, d, d] in place; above the diagonal only, and mirrored, where that is cheaper."""
+    """Add weight * X^T X to the lower triangle of S [*, d, d] in place; what is above it is not to be read."""
     d = X.shape[-1]
-    if d <= 512:
-        S.add_(X.mT @ X, alpha=weight)
-        return
-    half = d // 2
-    left, right = X[..., :half], X[..., half:]
-    strip = left.mT @ right
-    S[..., :half, half:].add_(strip, alpha=weight)
-    S[..., half:, :half].add_(strip.mT, alpha=weight)
-    add_gram(S[..., :half, :half], left, weight)
-    add_gram(S[..., half:, half:], right, weight)
+    for start in range(0, d, BLOCK):
+        stop = min(start + BLOCK, d)
+        add_matmul(S[..., start:stop, :stop], X[..., start:stop].mT, X[..., :stop], weight)
+
+
+def add_matmul(S: Tensor, left: Tensor, right: Tensor, weight: float) -> None:
+    """Add weight * left @ right to S in place, without a second matrix of that size where S has two dimensions."""
+    if S.dim() == 2:
+        S.addmm_(left, right, alpha=weight)
+    else:
+        S.add_(left @ right, alpha=weight)
+
+
+def mirrored(S: Tensor) -> Tensor:
+    """Return the symmetric matrix [*, d, d] whose lower triangle S has."""
+    return S.tril() + S.tril(-1).mT
 
 
 def trace(A: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky, damping
-from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
+from fedpm_lightning.curvature.math import add_matmul, full_precision, mirrored, symmetric_numbers, trace
 from fedpm_lightning.stopwatch import timed
 
 FROM_THE_RIGHT = 16
@@ -69,12 +69,12 @@ class Preconditioner(ABC):
         """Return G P^-1, [*, out, d], in the dtype of P; factorises first where that is still to do."""
 
     @abstractmethod
-    def rmatmul(self, V: Tensor) -> Tensor:
-        """Return V P, [*, out, d], in the dtype of V."""
+    def add_product(self, S: Tensor, V: Tensor, weight: float) -> None:
+        """Add weight * V P to S [*, out, d] in place, in the dtype of V."""
 
     @abstractmethod
     def add_to(self, S: Tensor, weight: float) -> None:
-        """Add weight * P to S [*, d, d] in place, in the dtype of S."""
+        """Add weight * P to the lower triangle of S [*, d, d] in place, in the dtype of S."""
 
     @abstractmethod
     def core(self) -> Tensor:
@@ -89,7 +89,7 @@ class Preconditioner(ABC):
         """Return P as a matrix [*, d, d]."""
         P = self.factor.new_zeros(*self.delta.shape, self.d, self.d, dtype=dtype)
         self.add_to(P, 1.0)
-        return P
+        return mirrored(P)
 
     def with_damping(self, delta: float, mode: DampingMode = "absolute") -> Self:
         """Return A + (another delta) I over the same A, not factorised."""
@@ -99,9 +99,10 @@ class Preconditioner(ABC):
         """Return what a client uploads: the same P without its Cholesky factor."""
         return type(self)(self.layer, self.factor, self.delta)
 
-    def to(self, device: torch.device | str) -> Self:
-        """Return P on `device`, not factorised."""
-        return type(self)(self.layer, self.factor.to(device), self.delta.to(device))
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+        """Return P on `device`, and in `dtype` where one is given; not factorised."""
+        dtype = dtype or self.factor.dtype
+        return type(self)(self.layer, self.factor.to(device, dtype), self.delta.to(device, dtype))
 
     def __getitem__(self, client: int | slice) -> Preconditioner:
         """Return one client's P out of a stack, or of a slice of clients."""
@@ -155,9 +156,10 @@ class DensePreconditioner(Preconditioner):
             return cholesky_solve(self._cholesky, G.to(self._cholesky.dtype))
 
     @override
-    def rmatmul(self, V: Tensor) -> Tensor:
+    def add_product(self, S: Tensor, V: Tensor, weight: float) -> None:
         with full_precision(V.device):
-            return V @ self.factor.to(V.dtype) + self.delta.to(V.dtype)[..., None, None] * V
+            add_matmul(S, V, self.factor.to(V.dtype), weight)
+        S.addcmul_(V, self.delta.to(V.dtype)[..., None, None], value=weight)
 
     @override
     def add_to(self, S: Tensor, weight: float) -> None:

@@ -209,8 +209,11 @@ class RaggedPreconditioner(Preconditioner):
         return self._gathered([part.P.with_damping(0.0).dense(torch.float64) for part in self.parts])
 
     @override
-    def rmatmul(self, V: Tensor) -> Tensor:
-        return self._gathered([part.P.rmatmul(V[part.clients]) for part in self.parts])
+    def add_product(self, S: Tensor, V: Tensor, weight: float) -> None:
+        for part in self.parts:
+            own = S[part.clients]
+            part.P.add_product(own, V[part.clients], weight)
+            S[part.clients] = own
 
     @override
     def add_to(self, S: Tensor, weight: float) -> None:
@@ -228,8 +231,8 @@ class RaggedPreconditioner(Preconditioner):
         return self._each([part.P.message() for part in self.parts])
 
     @override
-    def to(self, device: torch.device | str) -> Self:
-        return self._each([part.P.to(device) for part in self.parts])
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
+        return self._each([part.P.to(device, dtype) for part in self.parts])
 
     @override
     def __getitem__(self, client: int | slice) -> Preconditioner:

@@ -19,7 +19,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.math import add_gram, full_precision, symmetric_numbers, trace
+from fedpm_lightning.curvature.math import add_gram, add_matmul, full_precision, symmetric_numbers, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner, cholesky_solve
 from fedpm_lightning.stopwatch import timed
 
@@ -93,10 +93,11 @@ class LowRankPreconditioner(Preconditioner):
             return (inner @ X).to(self.factor.dtype)
 
     @override
-    def rmatmul(self, V: Tensor) -> Tensor:
+    def add_product(self, S: Tensor, V: Tensor, weight: float) -> None:
         with full_precision(V.device):
             X = self.factor.to(V.dtype)
-            return (V @ X.mT) @ X + self.delta.to(V.dtype)[..., None, None] * V
+            add_matmul(S, V @ X.mT, X, weight)
+        S.addcmul_(V, self.delta.to(V.dtype)[..., None, None], value=weight)
 
     @override
     def add_to(self, S: Tensor, weight: float) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, NonFiniteCurvatureError, damped_cholesky
-from fedpm_lightning.curvature.math import trace
+from fedpm_lightning.curvature.math import mirrored, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
 
@@ -96,9 +96,9 @@ class RunningPreconditionedMix:
             ValueError: If `weight` is negative or not finite.
         """
         _check_weight(weight)
-        here, difference = P.to(self._W.device), W.to(self._W) - self._W
+        here, difference = P.to(self._W.device, self._W.dtype), torch.sub(W.to(self._W.device), self._W)
         here.add_to(self._S1, weight)
-        self._S2.add_(here.rmatmul(difference), alpha=weight)
+        here.add_product(self._S2, difference, weight)
         self._D.add_(difference, alpha=weight)
         self._weight += weight
 
@@ -109,11 +109,11 @@ class RunningPreconditionedMix:
 
     @property
     def weighted_sum(self) -> tuple[Tensor, Tensor]:
-        """S1 = sum w_i P_i and sum w_i; not to be changed. They hold all ranks once `tensors` were all-reduced."""
-        return self._S1, self._weight
+        """S1 = sum w_i P_i and sum w_i. They hold all ranks once `tensors` were all-reduced."""
+        return mirrored(self._S1), self._weight
 
     def tensors(self) -> list[Tensor]:
-        """Return the running sums S1, S2, D and sum w_i, to be all-reduced in place."""
+        """Return the running sums S1 (its lower triangle counts), S2, D and sum w_i, to be all-reduced in place."""
         return [self._S1, self._S2, self._D, self._weight]
 
     def finish(self) -> Tensor:

@@ -67,10 +67,10 @@ class Reader:
         return self.driver.get_log("browser")
 
     def asked(self) -> set[str]:
-        """Addresses that the page asked for, without those that hold their own content."""
+        """Addresses that the page asked for, without those that hold their own content and the browser's own."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-        return {url for url in sent if not url.startswith(("data:", "blob:", "about:"))}
+        return {url for url in sent if not url.startswith(("data:", "blob:", "about:", "chrome:"))}
 
 
 @pytest.fixture
