@@ -177,11 +177,11 @@ class RunningFactor:
         return whole
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
-        """Return P factorised anew where A has changed and P is due (or A is not settled), else P as it is."""
+        """Return a new P, not factorised, where A has changed and P is due (or A is not settled), else P as it is."""
         if P is not None and not self.is_due(due):
             return P
         self._changed = self._urgent = False
-        return self.preconditioner(delta, mode).factorise()
+        return self.preconditioner(delta, mode)
 
     def is_due(self, due: bool) -> bool:
         """Whether a new P would differ and is wanted."""

@@ -11,6 +11,7 @@ A solve is a Cholesky solve, never a product with an explicit inverse.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Self
 
 import torch
@@ -130,6 +131,19 @@ def cholesky_solve(L: Tensor, G: Tensor) -> Tensor:
 
 class DensePreconditioner(Preconditioner):
     """P = A + delta I with A [*, d, d]: DensePreconditioner(layer, A, delta)."""
+
+    @classmethod
+    def together(cls, parts: Sequence[DensePreconditioner]) -> DensePreconditioner:
+        """Factorise layers of one size in one call; return them as one, along a new first axis.
+
+        Raises:
+            CurvatureError: See `factorise`; then nothing has changed.
+        """
+        factors, deltas = torch.stack([P.factor for P in parts]), torch.stack([P.delta for P in parts])
+        whole = DensePreconditioner(", ".join(P.layer for P in parts), factors, deltas).factorise()
+        for i, P in enumerate(parts):
+            P.delta, P._cholesky = whole.delta[i], None if whole._cholesky is None else whole._cholesky[i]
+        return whole
 
     @property
     @override

@@ -108,7 +108,7 @@ class RaggedFactor:
         self._groups = _settled_together(groups) + left
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
-        """Return the P of all clients, factorised anew where `RunningFactor.renewed` would, else as it is in P."""
+        """Return the P of all clients, anew where `RunningFactor.renewed` would, else as it is in P."""
         parts: list[Part] = []
         for group in self._groups:
             if P is not None and (group.left or not group.factor.is_due(due)):

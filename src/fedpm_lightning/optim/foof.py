@@ -39,6 +39,7 @@ from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
+from fedpm_lightning.curvature.together import Together
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
@@ -108,6 +109,7 @@ class FOOF(torch.optim.Optimizer):
             layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers
         }
         self._P: dict[str, Preconditioner] = {}
+        self._together = Together()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
@@ -174,16 +176,20 @@ class FOOF(torch.optim.Optimizer):
     @timed("factors")
     def _preconditioned(self, gradients: Params) -> Params:
         """Return G P^-1 of the layers that have a gradient, by parameter name; P anew where it is due."""
-        steps: Params = {}
+        solved: Params = {}
+        G: Params = {}
         due = self.steps_taken % self.inv_every == 0
-        for layer in self.layers:
-            if layer.weight in gradients:
-                factor, old = self._factors[layer.name], self._P.get(layer.name)
-                P = self._P[layer.name] = factor.renewed(old, due, self.damping, self.damping_mode)
-                E = self._errors(layer, P, gradients) if P is not old else None
-                G_P = P.solve(layer.matrix(gradients)) if E is None else cast(LowRankPreconditioner, P).solve_errors(E)
-                steps.update(layer.unpack(G_P, self.leaves))
-        return steps
+        layers = [layer for layer in self.layers if layer.weight in gradients]
+        for layer in layers:
+            factor, old = self._factors[layer.name], self._P.get(layer.name)
+            P = self._P[layer.name] = factor.renewed(old, due, self.damping, self.damping_mode)
+            E = self._errors(layer, P, gradients) if P is not old else None
+            if E is None:
+                G[layer.name] = layer.matrix(gradients)
+            else:
+                solved[layer.name] = cast(LowRankPreconditioner, P).solve_errors(E)
+        solved |= self._together.solve(self._P, G)
+        return {k: step for layer in layers for k, step in layer.unpack(solved[layer.name], self.leaves).items()}
 
     def _errors(self, layer: Layer, P: Preconditioner, gradients: Params) -> Tensor | None:
         """Return the E of this batch, where P has its rows and, as the client's first step found, G comes from it."""
