@@ -25,7 +25,7 @@ from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.choice import ExecutorName, choose
 from fedpm_lightning.client.client import BufferPolicy
 from fedpm_lightning.client.executor import Sequential
-from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.local_model import CompileMode, LocalModel
 from fedpm_lightning.client.local_round import LocalRound, OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
@@ -72,6 +72,7 @@ class FederatedModule(LightningModule):
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
         reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, a whole cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
+        compile: torch.compile in that mode for local training: default, reduce-overhead (CUDA graphs), max-autotune.
         executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
         client_memory_mib: Most MiB of clients' states in memory; others lie in the run folder. null: all in memory.
@@ -96,6 +97,7 @@ class FederatedModule(LightningModule):
         reduce: Literal["sum", "ordered"] = "sum",
         client_memory_mib: float | None = None,
         channels_last: bool | None = None,
+        compile: CompileMode | None = None,
         executor: ExecutorName = "auto",
         clients_per_chunk: int | None = None,
         seed: int = 0,
@@ -117,11 +119,12 @@ class FederatedModule(LightningModule):
         self.on_bad_client: OnBadClient = on_bad_client
         self.max_empty_rounds = int(at_least("model.max_empty_rounds", max_empty_rounds, 1))
         self.max_loss = None if max_loss is None else positive("model.max_loss", max_loss)
-        if reduce == "ordered" and executor == "vectorized":
-            raise ValueError("model.reduce ordered needs one client after another: set model.executor sequential")
+        alone = "reduce ordered" if reduce == "ordered" else f"compile {compile}" if compile else None
+        if alone and executor == "vectorized":
+            raise ValueError(f"model.{alone} needs one client after another: set model.executor sequential")
         self.reduce: Literal["sum", "ordered"] = reduce
-        self.channels_last = channels_last
-        self.executor_name: ExecutorName = "sequential" if reduce == "ordered" else executor
+        self._layout: tuple[bool | None, CompileMode | None] = channels_last, compile
+        self.executor_name: ExecutorName = "sequential" if alone else executor
         chunk = at_least("model.clients_per_chunk", 1 if clients_per_chunk is None else clients_per_chunk, 1)
         self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
         self.executor = Sequential()
@@ -161,12 +164,11 @@ class FederatedModule(LightningModule):
 
     def make_broadcast(self) -> Broadcast:
         """Return what the server sends this round: copies, so that no client can reach the global tensors."""
-        rounds = self.trainer.max_epochs or 1
         return Broadcast(
             round=self.round,
             params=clone_params(self.theta),
             buffers=clone_params(dict(self.net.named_buffers())),
-            lr_factor=self.lr_schedule.factor(self.round, rounds),
+            lr_factor=self.lr_schedule.factor(self.round, self.trainer.max_epochs or 1),
             buffers_sent=self.buffer_policy == "mix",
             extra=self.method.broadcast_extra(self.server_state),
         )
@@ -252,7 +254,7 @@ class FederatedModule(LightningModule):
     def scratch(self) -> LocalModel:
         """The one network in which this process's clients train, made at first use."""
         if not self._scratch or self._scratch[0].device != self.device:
-            self._scratch[:] = [LocalModel(self.net, self.objective, self.channels_last)]
+            self._scratch[:] = [LocalModel(self.net, self.objective, *self._layout)]
         return self._scratch[0]
 
     @property
@@ -395,6 +397,4 @@ class FederatedModule(LightningModule):
         if not federated.get("side_files"):  # evaluation needs no clients, and leaves their files unread
             self.clients.load_state_dict(federated["clients"], federated.get("changed"))
         elif self.trainer.state.fn == "fit":
-            raise ValueError(
-                "this checkpoint keeps its clients in files of their own: add RunCheckpoints to the trainer"
-            )
+            raise ValueError("this checkpoint keeps its clients in files: add RunCheckpoints to the trainer")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from fedpm_lightning.curvature.layers import Layer, find_layers
 from fedpm_lightning.curvature.ragged import Observed
 from fedpm_lightning.types import Batch, Params, clone_params
 
+CompileMode: TypeAlias = Literal["default", "reduce-overhead", "max-autotune"]
+
 
 class LocalModel:
     """A network whose parameters clients train in place.
@@ -31,18 +34,27 @@ class LocalModel:
         net: The global network; it is copied once and never touched.
         objective: The local loss f_i.
         channels_last: Whether images and convolutions lie channels-last in memory; None: where that is faster.
+        compile: The mode of torch.compile for steps in which no layer is observed; None: never.
 
     Attributes:
         params: The trainable leaves (theta_i), name -> parameter.
         layers: The layers that FOOF knows.
     """
 
-    def __init__(self, net: nn.Module, objective: Objective, channels_last: bool | None = None) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        objective: Objective,
+        channels_last: bool | None = None,
+        compile: CompileMode | None = None,
+    ) -> None:
         self.net = copy.deepcopy(net)
         device = next(net.parameters()).device
         self.channels_last = channels_last_pays(net, device) if channels_last is None else channels_last
         if self.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+        # Hooks that come after compilation would not run, without a word: a step that needs them calls the network.
+        self._compiled = None if compile is None else torch.compile(self.net, mode=compile)
         self.objective = objective
         self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
         self.buffers: Params = dict(self.net.named_buffers())
@@ -91,7 +103,8 @@ class LocalModel:
         self.zero_grad()
         with collect_errors(self.net, observe if errors and not self.objective.l2 else ()) as E:
             with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
-                loss = self.objective(self.net(self.laid_out(inputs)), targets, self.params)
+                net = self.net if observe or self._compiled is None else self._compiled
+                loss = self.objective(cast(Tensor, net(self.laid_out(inputs))), targets, self.params)
             with no_autocast(inputs.device):
                 loss.backward()
         return loss.detach(), with_errors(rows, E)

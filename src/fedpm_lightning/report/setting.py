@@ -18,7 +18,7 @@ _NO_SETTING = {
     "weights_only", "resume", "checkpoint_every", "overwrite", "tags", "wandb", "progress",
     "num_workers", "root", "source", "max_epochs", "grace_s", "data_dir", "download",
     # These change no more than last bits; summary.json records what ran.
-    "executor", "clients_per_chunk", "reduce", "channels_last", "client_memory_mib",
+    "executor", "clients_per_chunk", "reduce", "channels_last", "compile", "client_memory_mib",
 }  # fmt: skip
 _NO_SETTING_BRANCHES = (
     "trainer.logger", "trainer.default_root_dir", "trainer.enable_", "trainer.log_every_n_steps",
