@@ -84,12 +84,12 @@ class LowRankPreconditioner(Preconditioner):
             return self.factorise().solve_errors(E)
         with full_precision(E.device):
             X, V = self._rows, E.mT.to(self._rows.dtype)
-            older = X.shape[-2] - E.shape[-2]
-            if V.shape[-2] <= V.shape[-1]:
-                inner = cholesky_solve(self._cholesky, F.pad(V, (older, 0)))
-            else:
-                last = torch.eye(X.shape[-2], dtype=X.dtype, device=X.device)[older:]
-                inner = V @ cholesky_solve(self._cholesky, last.expand(*X.shape[:-2], *last.shape))
+            R, d, (out, newest) = X.shape[-2], self.d, V.shape[-2:]
+            if newest * d * (R + out) < out * R * (newest + d):
+                last = torch.eye(R, dtype=X.dtype, device=X.device)[R - newest :]
+                inner = cholesky_solve(self._cholesky, last.expand(*X.shape[:-2], newest, R))
+                return (V @ (inner @ X)).to(self.factor.dtype)
+            inner = cholesky_solve(self._cholesky, F.pad(V, (R - newest, 0)))
             return (inner @ X).to(self.factor.dtype)
 
     @override
