@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, listeners
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.checks import at_least, positive
@@ -292,7 +292,7 @@ class FederatedModule(LightningModule):
     def emit(self, hook: str, *args: Any) -> None:
         """Call a federated hook on every callback that has it."""
         if hook not in self._listeners:  # looked up once a run: there are several hooks a client
-            self._listeners[hook] = [getattr(cb, hook) for cb in self.callbacks if hasattr(cb, hook)]
+            self._listeners[hook] = listeners(self.callbacks, hook)
         trainer = self.trainer
         for listener in self._listeners[hook]:
             listener(trainer, self, *args)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
@@ -35,3 +37,9 @@ class FederatedCallback(Callback):
 
     def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Theta has moved; evaluation follows."""
+
+
+def listeners(callbacks: Iterable[Callback], hook: str) -> list[Callable[..., None]]:
+    """Return the callbacks' methods for a hook, without those that only inherit the empty one from here."""
+    empty, found = getattr(FederatedCallback, hook, None), [getattr(cb, hook, None) for cb in callbacks]
+    return [method for method in found if method is not None and getattr(method, "__func__", method) is not empty]
