@@ -56,6 +56,8 @@ def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, exp
         (["--data.partition.alpha", "-1"], 1, ["alpha must be a finite number above 0, got -1"]),
         (["--model.method.lr", "-1"], 1, ["lr must be a finite number above 0, got -1"]),
         (["--trainer.max_epoch", "3"], 2, ["--trainer.max_epoch"]),
+        (["--rouds", "3"], 2, ["--rouds", "did you mean --rounds?"]),
+        (["--model.locl_epochs=3"], 2, ["did you mean --model.local_epochs?"]),
         (["--trainer.max_epochs", "3"], 2, ["--rounds"]),
         (["--rounds", "0"], 1, ["rounds must be at least 1, got 0"]),
         (["--data.participation", "0.5", "--data.clients_per_round", "3"], 1, ["participation", "clients_per_round"]),

@@ -59,6 +59,10 @@ def test_files(partition, tmp_path):
     assert err.count("saved: ") == 5
 
 
+def test_help_speaks_of_its_own_verb(partition):
+    assert partition("--help")[1].startswith("fedpm partition takes the options of fedpm fit")
+
+
 def test_a_model_need_not_be_named(partition):
     code, out, _ = partition("--data.partition", "Shards", "--data.num_clients", "40")
     assert code == 0 and "40 clients" in out and "class 9" in out

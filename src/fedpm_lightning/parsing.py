@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import re
@@ -35,8 +36,16 @@ class ShortErrorParser(LightningArgumentParser):
             # The parser of one class: its own arguments are the choices.
             accepted = sorted(action.dest for action in self._actions if action.dest not in {"help", "config"})
             message = f"{_as_typed(unknown[1])} is not accepted here; the keys are {', '.join(accepted)}"
-        sys.stderr.write(f"error: {shorten(message)}\nfedpm VERB --help lists every key.\n")
+        sys.stderr.write(f"error: {shorten(message)}{self._meant(message)}\nfedpm VERB --help lists every key.\n")
         raise SystemExit(2)
+
+    def _meant(self, message: str) -> str:
+        """Return what may have been meant where a key is unknown, as the end of a sentence."""
+        unknown = re.match(r"unrecognized arguments: --([\w.]+)", message)
+        parsers = [self, *getattr(getattr(self, "_subcommands_action", None), "_name_parser_map", {}).values()]
+        keys = {action.dest for parser in parsers for action in parser._actions}
+        close = difflib.get_close_matches(unknown[1], keys, n=1, cutoff=0.75) if unknown else []
+        return f"; did you mean --{close[0]}?" if close else ""
 
 
 def _as_typed(option: str) -> str:

@@ -71,4 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         0; 1 where a value is out of range or the data are missing, 2 where the command line is wrong.
     """
-    return run(["fit", *(sys.argv[2:] if argv is None else argv)], PartitionCLI)
+    words = list(sys.argv[2:] if argv is None else argv)
+    if {"-h", "--help"} & set(words):
+        print("fedpm partition takes the options of fedpm fit, listed below (model.* may be left out), and --output.\n")
+    return run(["fit", *words], PartitionCLI)
