@@ -4,15 +4,16 @@
     python -m benchmarks.growth --tables clients --clients 10 100 1000 10000 --rounds 40
 
 Each table ends with the slopes of log(CPU seconds) over log(size), over all sizes and the last two: 0 is no growth,
-1 linear, 2 quadratic. Whole rounds are real `fedpm fit` runs with one thread, each in a process of its own, the mean
-over all rounds but the first; a FOOF layer is measured alone, over one client's round, because its factor changes its
-form on the way.
+1 linear, 2 quadratic. A figure is the median over turns through the table. Whole rounds are real `fedpm fit` runs with
+one thread, each in a process of its own, the mean over all rounds but the first; a FOOF layer is measured alone, over
+one client's round, because its factor changes its form on the way.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 
@@ -88,6 +89,11 @@ def cell(what: str, size: int, method: str, arguments: argparse.Namespace) -> Ce
     return foof_cell(size, arguments) if what == "foof" else round_cell(what, size, method, arguments)
 
 
+def median(cells: Sequence[Cell]) -> Cell:
+    """Return the median of each figure over the turns."""
+    return {name: statistics.median(c[name] for c in cells) for name in cells[0]}
+
+
 def slope(sizes: Sequence[int], values: Sequence[float]) -> str:
     """Return the fitted slope of log(value) over log(size)."""
     if len(sizes) < 2 or min(values) <= 0:
@@ -126,6 +132,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256, 512, 1024])
     parser.add_argument("--foof", nargs="+", type=int, default=[256, 512, 1024, 2048], metavar="D")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--pairs", type=int, default=3, help="turns; every cell is measured once in each")
     parser.add_argument("--rounds", type=int, default=30, help="rounds a run, the first of which is not counted")
     parser.add_argument("--steps", type=int, default=32, help="steps of the client's round that a FOOF layer is given")
     parser.add_argument("--batch", type=int, default=64, help="rows that a FOOF layer sees in a step")
@@ -149,17 +156,19 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, list[Cell]]]:
     figures: dict[str, dict[str, list[Cell]]] = {}
     for what in arguments.tables:
         methods, sizes = [""] if what == "foof" else arguments.methods, getattr(arguments, what)
-        figures[what] = {method: [] for method in methods}
-        for size in sizes:
-            for method in methods:
+        turns: dict[tuple[str, int], list[Cell]] = {(method, size): [] for size in sizes for method in methods}
+        for _ in range(arguments.pairs):
+            for (method, size), cells in turns.items():
                 if arguments.in_process:
-                    done = cell(what, size, method, arguments)
+                    cells.append(cell(what, size, method, arguments))
                 else:
-                    done = isolated("benchmarks.growth", [*words, "--only", what, str(size), method])
-                figures[what][method].append(done)
-                print(f"{what} {size} {method}: {done}", file=sys.stderr, flush=True)
+                    cells.append(isolated("benchmarks.growth", [*words, "--only", what, str(size), method]))
+                print(f"{what} {size} {method}: {cells[-1]}", file=sys.stderr, flush=True)
+        figures[what] = {method: [median(turns[method, size]) for size in sizes] for method in methods}
     text = "\n\n".join(rendered(what, getattr(arguments, what), cells, arguments) for what, cells in figures.items())
-    report(f"growth, {arguments.rounds} rounds", text, figures, arguments.json, arguments.markdown)
+    report(
+        f"growth, {arguments.rounds} rounds, {arguments.pairs} turns", text, figures, arguments.json, arguments.markdown
+    )
     return figures
 
 

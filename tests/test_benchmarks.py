@@ -98,9 +98,9 @@ def test_the_hessian_round_and_numpy_find_the_same_parameters():
 
 
 def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
-    words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--in-process")
+    words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--pairs", "2")
     sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
-    figures = benchmark("growth", *words, *sizes)
+    figures = benchmark("growth", *words, *sizes, "--in-process")
     (written,) = tmp_path.glob("20*-growth.md")
     assert "torch" in written.read_text() and "| slope" in written.read_text()
     assert [cell["cpu_s"] > 0 for cell in figures["clients"]["FedAvg"]] == [True, True]
