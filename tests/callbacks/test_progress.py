@@ -41,7 +41,7 @@ def test_a_run_ends_with_its_place_among_its_siblings(fit, capsys, tmp_path, con
         fit([RunFiles(tmp_path / "runs" / name, config), RoundProgress()])
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("place")] == [
-        "place 1 of 2 finished runs on toy alpha=0.1 in runs/ by best val/acc"
+        "place 1 (shared) of 2 finished runs on toy alpha=0.1 in runs/ by best val/acc"
     ]
     assert lines[-2:] == ["  this run 0.6000, next 0.6000 (FedAvg s7 in first)", f"run: {tmp_path / 'runs' / 'second'}"]
 

@@ -11,9 +11,10 @@ def test_a_run_is_ranked_among_its_finished_siblings_on_the_same_task(tmp_path, 
     write_run(tmp_path / "same", "FedPM", 1, acc=(0.5, 0.7, 0.6))
     write_run(tmp_path / "ahead", "FedAvg", 4, acc=(0.9, 0.1, 0.1))
     write_run(tmp_path / "behind", "FedProx", acc=(0.2, 0.3, 0.1))
-    write_run(tmp_path / "elsewhere", alpha=1.0, acc=(0.99,))
-    write_run(tmp_path / "going", acc=(0.99,), finished=False)
-    write_run(tmp_path / "other_metric", acc=(0.99,), monitor={"key": "test/acc", "mode": "max"})
+    write_run(tmp_path / "elsewhere", alpha=1.0, acc=(0.99,) * 3)
+    write_run(tmp_path / "longer", acc=(0.99,) * 4)
+    write_run(tmp_path / "going", acc=(0.99,) * 3, finished=False)
+    write_run(tmp_path / "other_metric", acc=(0.99,) * 3, monitor={"key": "test/acc", "mode": "max"})
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "summary.json").write_text("{")
     assert standing_lines(me) == [

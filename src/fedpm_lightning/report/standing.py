@@ -25,7 +25,7 @@ class Sibling(NamedTuple):
 
 
 def standing_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
-    """Rank a finished run among the finished runs beside it, on the same data, split and monitored metric.
+    """Rank a finished run among those beside it on the same data and split, with as many rounds and its metric.
 
     Only the summaries are read, no curves; what cannot be read is passed over.
 
@@ -47,7 +47,8 @@ def standing_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list
     ahead = [other for other in others if monitor.better(other.value, me.value)]
     among = f"{len(others) + 1} finished runs{'' if complete else f' (those read in {patience_s:g} s)'}"
     where = column_head(me.run.column)
-    place = f"place {len(ahead) + 1} of {among} on {where} in {folder.parent.name}/ by best {monitor.key}"
+    shared = " (shared)" if any(other.value == me.value for other in others) else ""
+    place = f"place {len(ahead) + 1}{shared} of {among} on {where} in {folder.parent.name}/ by best {monitor.key}"
     return [place, _leader(me, others, monitor), *_same_setting(me, others, monitor)]
 
 
@@ -62,6 +63,8 @@ def _siblings(folder: Path, me: Sibling, monitor: Monitor, patience_s: float) ->
             continue
         other = _read(path)
         if other is None or other.run.column != me.run.column:
+            continue
+        if other.run.config.get("rounds") != me.run.config.get("rounds"):  # more rounds, a better best
             continue
         if monitor_from(other.run.summary) == monitor:
             found.append(other)
