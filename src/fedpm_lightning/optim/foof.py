@@ -19,7 +19,7 @@ Deviations from the paper, each an argument:
       and factorised at every step all the same: its P would not hold the directions of the next batch.
 
 The optimizer lives for one client's round: factors are not part of `state_dict`. A step waits for the device
-only in the factorisation's own checks; on the CPU that is free.
+only in the factorisation's own checks, the first one also to see whether the errors explain G; on the CPU that is free.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ class FOOF(torch.optim.Optimizer):
     def _errors(self, layer: Layer, P: Preconditioner, gradients: Params) -> Tensor | None:
         """Return the E of this batch, where P has its rows and, as the client's first step found, G comes from it."""
         E = self._factors[layer.name].errors
-        if E is None or not isinstance(P, LowRankPreconditioner) or self.defaults["weight_decay"]:
+        if E is None or not isinstance(P, LowRankPreconditioner) or any(g["weight_decay"] for g in self.param_groups):
             return None
         if layer.name not in self._explained:
             X = P.factor[..., -E.shape[-2] :, :]
