@@ -3,7 +3,8 @@
 #   experiments/cifar10_trial.sh tune  SOURCE   -> runs/trial-tune/   (choose by val/acc)
 #   experiments/cifar10_trial.sh final SOURCE   -> runs/trial-final/
 #   fedpm compare runs/trial-final --format markdown
-# SOURCE is what --data.source takes: torchvision, or a folder of parquet files. Finished runs are not run again.
+# SOURCE is what --data.source takes: torchvision, or a folder of parquet files. Finished runs are not run again;
+# SEEDS="1 3 5" leaves the others to another process.
 set -euo pipefail
 stage=$1 source=$2
 
@@ -31,7 +32,7 @@ if [ "$stage" = tune ]; then
     fit "fedpm_paper-$lr-$delta" fedpm_paper 0 lr=$lr damping=$delta
   done
 else
-  for seed in 1 2 3 4 5 6; do
+  for seed in ${SEEDS:-1 2 3 4 5 6}; do
     fit fedavg fedavg $seed lr=0.1
     fit local_newton local_newton $seed lr=1.0 damping=30
     fit fedpm fedpm $seed
