@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 
 import numpy as np
@@ -77,12 +77,16 @@ def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[t
     # Not torch.manual_seed: for every accelerator that torch was built for and has not started it stores a formatted
     # stack, at each call.
     number, cuda = derive_seed(seed, purpose, round, client), [d for d in devices if d.type == "cuda"]
-    with torch.random.fork_rng(devices=cuda):
-        torch.default_generator.manual_seed(number)
-        for device in cuda:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(number)
-        yield
+    state = torch.default_generator.get_state()
+    try:
+        with torch.random.fork_rng(devices=cuda) if cuda else nullcontext():  # slow, and once a client
+            torch.default_generator.manual_seed(number)
+            for device in cuda:
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(number)
+            yield
+    finally:
+        torch.default_generator.set_state(state)
 
 
 def permutation(n: int, generator: torch.Generator) -> Tensor:

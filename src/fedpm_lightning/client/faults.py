@@ -24,7 +24,9 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether no tensor holds NaN or Inf; the host waits for the device once."""
     parts = [t for t in tensors if t.is_floating_point()]
     # NaN and Inf survive a sum, which is five times as fast; only a sum that overflowed needs the longer look.
-    if not parts or bool(torch.stack([t.sum().isfinite() for t in parts]).all()):
+    if all(t.device.type == "cpu" for t in parts):  # where nothing waits, one by one is the faster
+        return all(math.isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in parts)
+    if bool(torch.stack([t.sum().isfinite() for t in parts]).all()):
         return True
     return bool(torch.stack([t.isfinite().all() for t in parts]).all())
 
