@@ -21,7 +21,7 @@ class Communication(FederatedCallback):
     def __init__(self) -> None:
         self.up_bytes = 0
         self.down_bytes = 0
-        self._round = torch.zeros(2, dtype=torch.float64)
+        self._round = [0, 0]  # bytes up and down
 
     def on_client_start(self, trainer: Trainer, module: LightningModule, data: ClientData) -> None:
         """Count one broadcast."""
@@ -33,13 +33,14 @@ class Communication(FederatedCallback):
 
     def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Start this round's counts."""
-        self._round = torch.zeros(2, dtype=torch.float64)
+        self._round = [0, 0]  # bytes up and down
 
     def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Add this round's counts over all ranks and record the running totals."""
-        all_sum([self._round], module.device)
-        self.up_bytes += int(self._round[0])
-        self.down_bytes += int(self._round[1])
+        total = torch.tensor(self._round, dtype=torch.float64)
+        all_sum([total], module.device)
+        self.up_bytes += int(total[0])
+        self.down_bytes += int(total[1])
         record = cast("FederatedModule", module).record
         record("comm/up_bytes", float(self.up_bytes))
         record("comm/down_bytes", float(self.down_bytes))
