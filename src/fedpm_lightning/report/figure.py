@@ -62,7 +62,7 @@ def _legend(figure: Any, axes: Sequence[Any], order: Sequence[str]) -> tuple[int
             title=None if all(label.endswith("(n = 1)") for label in labels) else "mean ± std over seeds",
             loc="outside right center",
             frameon=False,
-            handlelength=3,
+            handlelength=4.5,
         )
     return len(handles) + 1, max(map(len, handles), default=0)
 
