@@ -70,7 +70,7 @@ class Reader:
         """Addresses that the page asked for, without those that hold their own content and the browser's own."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
-        return {url for url in sent if not url.startswith(("data:", "blob:", "about:", "chrome:"))}
+        return {url for url in sent if not url.startswith(("data:", "blob:", "about:", "chrome"))}
 
 
 @pytest.fixture
