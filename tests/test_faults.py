@@ -249,6 +249,10 @@ def test_every_part_of_an_upload_is_looked_at():
             check_finite(bad)
 
 
+def test_a_sum_that_overflows_is_not_taken_for_an_infinite_number():
+    check_finite(ClientUpdate(0, 1, 1, {"w": torch.full((2,), 3e38)}))
+
+
 def test_exit_codes_follow_the_class():
     assert issubclass(DivergedClientError, DivergedError) and issubclass(DivergedClientError, BadClientError)
     assert not issubclass(BadClientError, DivergedError)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
-from fedpm_lightning.client.memory_format import channels_last_pays, to_channels_last
+from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.types import Batch
 
@@ -43,7 +43,7 @@ class Evaluation(nn.Module):
     def update(self, split: str, net: nn.Module, batch: Batch) -> Tensor:
         """Add one batch to a split's figures; return the predicted classes [B]."""
         inputs, targets = batch
-        last = channels_last_pays(net, inputs.device) if self.channels_last is None else self.channels_last
+        last = channels_last_chosen(net, inputs.device, self.channels_last)
         logits = net(to_channels_last(inputs) if last else inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))

@@ -72,7 +72,7 @@ class FederatedModule(LightningModule):
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
         reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, a whole cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
-        compile: torch.compile in that mode for local training: default, reduce-overhead (CUDA graphs), max-autotune.
+        compile: Mode of torch.compile for steps without FOOF: default, reduce-overhead (CUDA graphs), max-autotune.
         executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
         client_memory_mib: Most MiB of clients' states in memory; others lie in the run folder. null: all in memory.
@@ -123,7 +123,7 @@ class FederatedModule(LightningModule):
         if alone and executor == "vectorized":
             raise ValueError(f"model.{alone} needs one client after another: set model.executor sequential")
         self.reduce: Literal["sum", "ordered"] = reduce
-        self._layout: tuple[bool | None, CompileMode | None] = channels_last, compile
+        self._scratch_options: tuple[bool | None, CompileMode | None] = channels_last, compile
         self.executor_name: ExecutorName = "sequential" if alone else executor
         chunk = at_least("model.clients_per_chunk", 1 if clients_per_chunk is None else clients_per_chunk, 1)
         self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
@@ -254,7 +254,7 @@ class FederatedModule(LightningModule):
     def scratch(self) -> LocalModel:
         """The one network in which this process's clients train, made at first use."""
         if not self._scratch or self._scratch[0].device != self.device:
-            self._scratch[:] = [LocalModel(self.net, self.objective, *self._layout)]
+            self._scratch[:] = [LocalModel(self.net, self.objective, *self._scratch_options)]
         return self._scratch[0]
 
     @property

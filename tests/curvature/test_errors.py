@@ -119,12 +119,13 @@ def test_training_is_the_same_with_and_without(net: str, momentum: float) -> Non
 
 def shift(params: dict[str, Tensor]) -> None:
     for p in params.values():
-        p.grad = torch.ones_like(p) if p.grad is None else p.grad + 1
+        p.grad = None if p.grad is None else 1.001 * p.grad
 
 
 def test_a_gradient_that_is_more_than_backpropagation_left_takes_the_general_way() -> None:
-    assert rounds(made("linear"), Objective(l2=0.1))[1] == 0
-    assert rounds(made("linear"), Objective(), weight_decay=0.1)[1] == 0
+    """Each change is too small for `explains` to see: it must be known."""
+    assert rounds(made("linear"), Objective(l2=1e-4))[1] == 0
+    assert rounds(made("linear"), Objective(), weight_decay=1e-4)[1] == 0
     assert rounds(made("linear"), Objective(), shift)[1] == 0
 
 

@@ -57,6 +57,8 @@ def test_a_stack_is_made_once_for_the_same_preconditioners(monkeypatch: pytest.M
     P["b"] = dense("b", 5)
     torch.testing.assert_close(solver.solve(P, G)["b"], P["b"].solve(G["b"]))
     assert made == [2, 2]
+    solver.solve(P | {"c": dense("c", 5)}, G | gradients(c=(2, 5)))
+    assert list(solver._stacks) == [("a", "b", "c")], "the stack of two would never be used again"
 
 
 def test_each_layer_keeps_its_own_damping() -> None:

@@ -211,3 +211,18 @@ def test_the_mean_of_other_devices_dtypes_keeps_the_global_dtype() -> None:
     mean.add({"W": torch.ones(2, dtype=torch.float64), "other": torch.zeros(1)}, 2.0)
     assert mean.finish()["W"].dtype == torch.float32
     assert list(mean.finish()) == ["W"]
+
+
+def test_a_wide_layer_sums_one_triangle_and_shows_both() -> None:
+    """Wider than the strips in which the Gram matrix of rows is added."""
+    W, clients, P, w = make(3, d=600)
+    X = torch.stack([P_i.dense() for P_i in P])
+    mix = RunningPreconditionedMix("wide", W)
+    for W_i, P_i, w_i in zip(clients, P, w, strict=True):
+        mix.add(W_i, P_i, w_i)
+    total, weight = mix.weighted_sum
+    expected = torch.einsum("c,cij->ij", torch.tensor(w, dtype=torch.float64), X)
+    torch.testing.assert_close(total, expected)
+    assert float(weight) == pytest.approx(sum(w))
+    top = sum(w_i * W_i @ P_i for W_i, P_i, w_i in zip(clients, X, w, strict=True))
+    torch.testing.assert_close(mix.finish(), torch.linalg.solve(expected, top, left=False))

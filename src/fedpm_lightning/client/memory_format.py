@@ -17,6 +17,11 @@ def channels_last_pays(net: nn.Module, device: torch.device) -> bool:
     return device.type == "cpu" or (device.type == "cuda" and torch.is_autocast_enabled(device.type))
 
 
+def channels_last_chosen(net: nn.Module, device: torch.device, asked: bool | None) -> bool:
+    """Return what was asked for; None: whether it pays."""
+    return channels_last_pays(net, device) if asked is None else asked
+
+
 def to_channels_last(x: Tensor) -> Tensor:
     """Return image batches [B, c, h, w] in channels-last order, everything else as it is."""
     return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x

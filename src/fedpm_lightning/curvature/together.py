@@ -33,7 +33,7 @@ class Stacked(NamedTuple):
 
 
 class Together:
-    """Solves for many layers, those of one size at once. The stacks are kept for as long as their P are the same."""
+    """Solves for many layers, those of one size at once. A stack is kept for as long as its P are the same."""
 
     def __init__(self) -> None:
         self._stacks: dict[tuple[str, ...], Stacked] = {}
@@ -45,7 +45,9 @@ class Together:
             CurvatureError: If a factor is not finite, or not definite at any allowed damping.
         """
         solved: dict[str, Tensor] = {}
-        for names in groups(P, G):
+        together = groups(P, G)
+        self._stacks = {names: self._stacks[names] for names in together if names in self._stacks}
+        for names in together:
             stack = self._stack(names, [P[name] for name in names])
             if stack is None:
                 solved |= {name: P[name].solve(G[name]) for name in names}
