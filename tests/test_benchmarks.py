@@ -173,6 +173,27 @@ def test_a_refused_installation_names_the_python_it_needs(repo, monkeypatch):
     assert setup.reason("ERROR: no network", "p==1") == "p==1 cannot be installed: no network"
 
 
+def test_same_figures_agree_with_themselves_and_name_what_differs(benchmark, capsys, tmp_path):
+    words = ("--rounds", "1", "--only")
+    assert benchmark("same_figures", "record", "before.json", *words, "digits/fedavg seq") == 0
+    assert benchmark("same_figures", "record", "after.json", *words, "digits/fedavg ") == 0
+    recorded = json.loads((tmp_path / "after.json").read_text())
+    assert list(recorded["runs"]) == ["digits/fedavg sequential", "digits/fedavg vectorized"]
+    capsys.readouterr()
+    assert benchmark("same_figures", "compare", "before.json", "after.json") == 1
+    assert capsys.readouterr().out.splitlines()[2:] == ["digits/fedavg vectorized: only after"]
+    run = recorded["runs"]["digits/fedavg sequential"]
+    assert {"train/loss", "test/acc", "comm/up_bytes"} <= set(run["figures"])
+    run["parameters"], run["values"][0] = "another", 2 * run["values"][0]
+    run["figures"]["test/acc"] = [str(4 * float(run["figures"]["test/acc"][0]))]
+    (tmp_path / "changed.json").write_text(json.dumps(recorded))
+    assert benchmark("same_figures", "compare", "after.json", "changed.json") == 1
+    lines = capsys.readouterr().out.splitlines()[2:]
+    told = "parameters by 5.0e-01 (relative); test/acc by 7.5e-01 (relative)"
+    assert lines == [f"digits/fedavg sequential: {told}"]
+    assert benchmark("same_figures", "compare", "after.json", "after.json") == 0
+
+
 @pytest.mark.slow
 def test_two_ranks_do_the_work_of_one(benchmark):
     figures = benchmark("ranks", "--task", "overhead", "--pairs", "1", "--rounds", "3")
