@@ -54,14 +54,19 @@ def memory_mib(key: str) -> float:
 
 
 def live_tensors_mib() -> float:
-    """Return the MiB of all tensors that Python still holds, each storage counted once."""
+    """Return the MiB of all tensors that Python still holds, each storage counted once.
+
+    Storages on the meta device have no memory; torch.compile leaves such stand-ins (FakeTensor), which call
+    themselves CPU tensors and must not be asked for their address.
+    """
     gc.collect()
     sizes: dict[int, int] = {}
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor):
-            with contextlib.suppress(RuntimeError):  # the stand-ins that torch.compile leaves have no memory
+            with contextlib.suppress(RuntimeError):  # a tensor without storage, such as a sparse one
                 storage = thing.untyped_storage()
-                sizes[storage.data_ptr()] = storage.nbytes()
+                if storage.device.type != "meta":
+                    sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values()) / MIB
 
 

@@ -8,23 +8,23 @@ import math
 import sys
 
 import pytest
-from benchmarks import hessian_round
+import torch
+from benchmarks import hessian_round, measure
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 BARE = "bare loop"
 
 
 @pytest.fixture
-def benchmark(repo, tmp_path, monkeypatch):
+def benchmark(tmp_path, monkeypatch):
     """Run a benchmark's `main` in this process, from an empty folder."""
-    monkeypatch.syspath_prepend(repo)
     monkeypatch.chdir(tmp_path)
     return lambda name, *words: importlib.import_module(f"benchmarks.{name}").main(list(words))
 
 
 @pytest.fixture
-def quick_cnn(repo, monkeypatch):
+def quick_cnn(monkeypatch):
     """Make the CNN task's network a small one: the loop is tested here, not the network."""
-    monkeypatch.syspath_prepend(repo)
     tasks = importlib.import_module("benchmarks.tasks")
     monkeypatch.setitem(tasks.LOADERS, "made_up_images", lambda request: tasks.noisy_pictures(200, 50, (3, 16, 16)))
     monkeypatch.setitem(tasks.TASKS, "cnn", lambda **given: _smaller(tasks.cnn(**given)))
@@ -76,6 +76,23 @@ def test_memory_is_read_at_both_points(benchmark, capsys):
     assert "\n| digits | FedAvg |" in capsys.readouterr().out
 
 
+def test_pytest_typed_alone_finds_the_benchmarks_and_refuses_a_test_without_cases(pytestconfig):
+    """`python -m pytest` would put the repository's root on the path by itself."""
+    assert pytestconfig.rootpath in pytestconfig.getini("pythonpath")
+    assert pytestconfig.getini("empty_parameter_set_mark") == "fail_at_collect"
+
+
+def test_live_tensors_are_counted_once_and_stand_ins_not_at_all():
+    """What torch.compile leaves behind must neither count nor, asked for an address it has not, raise a warning."""
+    before = measure.live_tensors_mib()
+    real = torch.zeros(2**19)  # 2 MiB
+    views = [real[1:], real.view(2, -1)]
+    with FakeTensorMode():
+        stand_in = torch.empty(2**20)
+    assert measure.live_tensors_mib() - before == pytest.approx(2, abs=0.1)
+    assert len(views) == 2 and stand_in.device.type == "cpu"
+
+
 def test_foof_steps_splits_the_step_by_layer_and_part(benchmark, capsys):
     times = benchmark("foof_steps", "--steps", "2", "--batch", "4", "--repeats", "1")
     assert all(len(values) == 1 for values in times.values())
@@ -111,8 +128,7 @@ def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("power", [0, 1, 2.5])
-def test_a_slope_is_the_power(repo, monkeypatch, power):
-    monkeypatch.syspath_prepend(repo)
+def test_a_slope_is_the_power(power):
     growth = importlib.import_module("benchmarks.growth")
     sizes = [10, 100, 1000]
     assert float(growth.slope(sizes, [3 * n**power for n in sizes])) == pytest.approx(power, abs=0.01)
@@ -134,8 +150,7 @@ def test_a_peer_that_is_not_there_is_a_line(benchmark, capsys, monkeypatch, tmp_
     assert "fluke" in json.loads((tmp_path / "figures.json").read_text())["figures"]["failed"]
 
 
-def test_another_amount_of_work_is_told(repo, monkeypatch):
-    monkeypatch.syspath_prepend(repo)
+def test_another_amount_of_work_is_told():
     peers = importlib.import_module("benchmarks.peers.__main__")
     start, bare = ({"train/loss": loss, "test/loss": loss} for loss in (2.3, 1.3))
     assert peers.learned(start, {"train/loss": 1.3, "test/loss": 1.8}, bare) == pytest.approx(0.5)
@@ -155,8 +170,7 @@ def test_a_peer_learns_what_the_bare_loop_learns(benchmark, peer):
     assert figures[peer][0]["cpu_s"] > 0
 
 
-def test_a_contestant_that_fails_says_why_in_a_line(repo, monkeypatch, tmp_path):
-    monkeypatch.syspath_prepend(repo)
+def test_a_contestant_that_fails_says_why_in_a_line(tmp_path):
     run = importlib.import_module("benchmarks.peers.run")
     with pytest.raises(run.Failure, match=r"^ended with code 1: ZeroDivisionError: division by zero$"):
         run.run([sys.executable, "-c", "print(1 / 0)"], tmp_path)
@@ -164,8 +178,7 @@ def test_a_contestant_that_fails_says_why_in_a_line(repo, monkeypatch, tmp_path)
         run.run([sys.executable, "-c", "pass"], tmp_path)
 
 
-def test_a_refused_installation_names_the_python_it_needs(repo, monkeypatch):
-    monkeypatch.syspath_prepend(repo)
+def test_a_refused_installation_names_the_python_it_needs():
     setup = importlib.import_module("benchmarks.peers.setup")
     said = "ERROR: Ignored the following versions that require a different python version: 2.0 Requires-Python >=3.12; "
     said += "3.0 Requires-Python >=3.14; 3.0rc1 Requires-Python >=3.15\nERROR: No matching distribution found for p"
