@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from fedpm_lightning.report.compare import main as compare
 from fedpm_lightning.report.runs import RunError, by_setting, find_runs, load_run
 
 
@@ -71,3 +72,64 @@ def test_errors_name_the_folder_and_the_way_out(tmp_path):
     (tmp_path / "summary.json").write_text("{")
     with pytest.raises(RunError, match="not JSON"):
         load_run(tmp_path)
+
+
+def _damage(folder, kind):
+    """Spoil one run's files."""
+    summary, metrics = folder / "summary.json", folder / "metrics.csv"
+    found = json.loads(summary.read_text())
+    values = {
+        "seed": {"seed": "zero"},
+        "rounds": {"rounds": True},
+        "initial": {"initial": [1]},
+        "figure": {"initial": {"a": "b"}},
+        "config": {"config": "x"},
+        "branch": {"config": {"data": "x"}},
+        "resumes": {"resumes": [3]},
+        "alpha": {"alpha": {}},
+        "short": {"rounds_done": 9},
+    }
+    if kind in values:
+        summary.write_text(json.dumps(found | values[kind]))
+    elif kind == "empty":
+        summary.write_text("")
+    elif kind == "list":
+        summary.write_text("[]")
+    elif kind == "bytes":
+        metrics.write_bytes(b"round,test/acc\n1,\xff\xfe\n")
+    elif kind == "no table":
+        metrics.write_text("round,test/acc\n1," + "9" * 200_000 + "\n")
+    elif kind == "no rounds":
+        metrics.write_text("a,b\n1,2\n")
+    elif kind == "yaml":
+        del found["config"]
+        summary.write_text(json.dumps(found))
+        (folder / "config.yaml").write_text("a: [")
+
+
+KINDS = ["seed", "rounds", "initial", "figure", "config", "branch", "resumes", "alpha", "short"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "empty", "list", "bytes", "no table", "no rounds", "yaml"])
+def test_a_bad_folder_costs_one_line_and_not_the_table(tmp_path, write_run, capsys, kind):
+    for seed in (0, 1):
+        write_run(tmp_path / "runs" / f"good{seed}", seed=seed)
+    _damage(write_run(tmp_path / "runs" / "spoilt", seed=2), kind)
+    assert compare([str(tmp_path / "runs")]) == 0
+    shown, told = capsys.readouterr()
+    assert "45.00 ± 0.00 (2)" in shown or "50.00 ± 0.00 (2)" in shown
+    assert told.count("\n") == 1 and "spoilt" in told and "passed over" in told
+    assert [run.seed for run in find_runs([tmp_path / "runs"], lambda _: None)] == [0, 1]
+
+
+def test_rounds_that_are_no_numbers_are_no_rows(tmp_path, write_run):
+    folder = write_run(tmp_path / "a")
+    (folder / "metrics.csv").write_text("round,test/acc\n1,0.5\nnan,0.6\ninf,0.7\n2,0.8\n")
+    assert [row["round"] for row in load_run(folder).history.rows] == [1, 2]
+
+
+def test_a_bad_wandb_file_costs_one_line(tmp_path, write_run, capsys):
+    write_run(tmp_path / "runs" / "good")
+    (tmp_path / "runs" / "run-x.wandb").write_bytes(b"not W&B's")
+    assert [run.path.name for run in find_runs([tmp_path / "runs"])] == ["good"]
+    assert "run-x.wandb is not a W&B file" in capsys.readouterr().err

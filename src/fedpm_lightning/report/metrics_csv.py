@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,13 +18,16 @@ def read_rows(path: Path) -> list[Row]:
     A line that a kill cut short is passed over: its round did not complete.
 
     Raises:
-        ValueError: If the file has no `round` column, so it is no metrics file.
+        ValueError: If the file is no text, no table, or has no `round` column, so it is no metrics file.
     """
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
     complete = text[: text.rfind("\n") + 1]  # a number cut in half would still parse, so an open end is dropped
-    lines = list(csv.reader(io.StringIO(complete)))
+    try:
+        lines = list(csv.reader(io.StringIO(complete)))
+    except csv.Error as cause:
+        raise ValueError(f"{path} is no table ({cause})") from None
     if not lines:
         return []
     if "round" not in lines[0]:
@@ -40,7 +44,7 @@ def _parse(header: list[str], fields: list[str]) -> Row | None:
         row = {key: float(text) for key, text in zip(header, fields, strict=True) if text != ""}
     except ValueError:
         return None
-    return row if "round" in row else None
+    return row if row.get("round", math.nan).is_integer() else None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -12,6 +12,16 @@ from fedpm_lightning.report.history import History, monitor_from
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.setting import Setting, setting_of
 
+_NUMBER = (int, float)
+_TYPES: dict[str, type | tuple[type, ...]] = {
+    "method_label": str, "method": str, "data": str, "partition": str, "alpha": _NUMBER, "seed": int, "rounds": int,
+    "rounds_done": int, "local_epochs": int, "finished": bool, "diverged": bool, "monitor": dict, "initial": dict,
+    "best": dict, "final": dict, "versions": dict, "heterogeneity": dict, "config": dict, "resumes": list,
+}  # fmt: skip
+"""What a report reads of a summary, each of which may also be null."""
+_KINDS = {str: "text", int: "whole number", _NUMBER: "number", bool: "truth value", dict: "mapping", list: "list"}
+_WAY_OUT = "remove the folder or run it again"
+
 
 class RunError(ValueError):
     """A folder that is no run, or one whose files cannot be read."""
@@ -78,7 +88,8 @@ def load_run(path: str | Path) -> Run:
     """Read one run from its folder.
 
     Raises:
-        RunError: If the folder holds no readable summary.json.
+        RunError: If its summary.json cannot be read or holds a value of a wrong type, if its metrics.csv cannot be
+            read, or if that file lacks the end of a finished run.
     """
     folder = Path(path)
     summary = read_summary(folder)
@@ -87,8 +98,17 @@ def load_run(path: str | Path) -> Run:
     try:
         rows = read_rows(folder / "metrics.csv")
     except (ValueError, OSError) as cause:
-        raise RunError(f"{cause}: remove the folder or run it again") from None
-    return Run(folder, config, summary, History(initial, rows, monitor_from(summary)))
+        raise RunError(f"{folder}/metrics.csv: {cause}; {_WAY_OUT}") from None
+    run = Run(folder, config, summary, History(initial, rows, monitor_from(summary)))
+    try:
+        _ = run.column, run.setting
+    except (AttributeError, TypeError, ValueError):
+        raise RunError(f"{folder}: its configuration is damaged; {_WAY_OUT}") from None
+    said = summary.get("rounds_done") or 0
+    if run.state == "finished" and 0 < run.history.rounds_done < said:
+        ends = f"metrics.csv ends at round {run.history.rounds_done}, summary.json says {said}"
+        raise RunError(f"{folder}: {ends}; {_WAY_OUT}")
+    return run
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -102,10 +122,21 @@ def read_summary(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RunError(f"{folder} has no summary.json: give the folder of a run, or one above runs") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as cause:
-        raise RunError(f"{folder}/summary.json is not JSON ({cause}): remove the folder or run it again") from None
+        raise RunError(f"{folder}/summary.json is not JSON ({cause}): {_WAY_OUT}") from None
     if not isinstance(found, dict):
-        raise RunError(f"{folder}/summary.json is not a run's summary: remove the folder or run it again")
-    return cast("dict[str, Any]", found)
+        raise RunError(f"{folder}/summary.json is not a run's summary: {_WAY_OUT}")
+    summary = cast("dict[str, Any]", found)
+    for key, kinds in _TYPES.items():
+        value = summary.get(key)
+        if value is not None and not (isinstance(value, kinds) and isinstance(value, bool) == (kinds is bool)):
+            raise RunError(f"{folder}/summary.json: {key} is {str(value)[:40]!r}, no {_KINDS[kinds]}; {_WAY_OUT}")
+    for name, value in (summary.get("initial") or {}).items():
+        if not isinstance(value, int | float | None):
+            raise RunError(f"{folder}/summary.json: initial {name} is {str(value)[:40]!r}, no number; {_WAY_OUT}")
+    for resume in summary.get("resumes") or []:
+        if not isinstance(resume, dict) or not isinstance(cast("dict[str, Any]", resume).get("after_round"), int):
+            raise RunError(f"{folder}/summary.json: resumes holds {str(resume)[:40]!r}, no resume; {_WAY_OUT}")
+    return summary
 
 
 def _config_file(folder: Path) -> dict[str, Any]:
@@ -115,4 +146,10 @@ def _config_file(folder: Path) -> dict[str, Any]:
         return {}
     import yaml
 
-    return yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, ValueError, OSError) as cause:
+        raise RunError(f"{file}: {str(cause).splitlines()[0]}; {_WAY_OUT}") from None
+    if not isinstance(found, dict | None):
+        raise RunError(f"{file} is no configuration; {_WAY_OUT}")
+    return cast("dict[str, Any]", found or {})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedpm_lightning.report.run import Run, RunError, load_run
@@ -14,14 +15,20 @@ __all__ = ["Run", "RunError", "Setting", "by_setting", "find_runs", "flatten", "
 PROJECT = "wandb:"
 
 
-def find_runs(paths: Iterable[str | Path]) -> list[Run]:
+def warn(line: str) -> None:
+    """Print a line to stderr."""
+    print(line, file=sys.stderr)
+
+
+def find_runs(paths: Iterable[str | Path], tell: Callable[[str], None] = warn) -> list[Run]:
     """Load every run at or below the paths, each once, in order of path.
 
     Args:
         paths: Folders of runs at any depth, `*.wandb` files or folders of them, and `wandb:entity/project`.
+        tell: Takes a line for each run that cannot be read; the others are loaded all the same.
 
     Raises:
-        RunError: If a path does not exist or no run lies below it.
+        RunError: If a path does not exist, no run lies below it, or none can be read.
     """
     folders: set[Path] = set()
     files: set[Path] = set()
@@ -37,8 +44,30 @@ def find_runs(paths: Iterable[str | Path]) -> list[Run]:
             raise RunError(f"{path} {what}: give a run's folder or one above it, such as runs/")
         folders.update(mine)
         files.update(wandb_files)
-    runs = [load_run(folder) for folder in sorted(folders)]
-    return runs + _from_wandb(sorted(files), projects)
+    runs, unreadable = _readable(sorted(folders))
+    try:
+        runs += _from_wandb(sorted(files), projects)
+    except RunError as cause:
+        if projects or not runs:
+            raise
+        unreadable.append(str(cause))
+    if not runs:
+        raise RunError(unreadable[0])
+    for line in unreadable:
+        tell(f"passed over, a run that cannot be read: {line}")
+    return runs
+
+
+def _readable(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """Load runs; return them, and a line for each that cannot be read."""
+    runs: list[Run] = []
+    unreadable: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(load_run(folder))
+        except (RunError, OSError) as cause:
+            unreadable.append(str(cause))
+    return runs, unreadable
 
 
 def by_setting(runs: Iterable[Run]) -> dict[Setting, list[Run]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -25,12 +26,24 @@ def read_offline(files: Sequence[Path]) -> list[WandbRecord]:
 
     Args:
         files: The *.wandb files, those of one run in the order in which they were written (by name, they are).
+
+    Raises:
+        RunError: If none of them can be read; of some that cannot a line is printed.
     """
     runs: dict[str, WandbRecord] = {}
+    unreadable: list[str] = []
     for file in files:
-        number, piece = read_file(file)
+        try:
+            number, piece = read_file(file)
+        except (RunError, OSError, ValueError, TypeError) as cause:  # TypeError: a value where a branch was expected
+            unreadable.append(str(cause) if isinstance(cause, RunError) else f"{file}: {cause}")
+            continue
         earlier = runs.pop(number, None)  # pop: a run stands where its last piece does
         runs[number] = piece if earlier is None else _continued(earlier, piece)
+    if unreadable and not runs:
+        raise RunError(unreadable[0])
+    for line in unreadable:
+        print(f"passed over, a W&B file that cannot be read: {line}", file=sys.stderr)
     return list(runs.values())
 
 

@@ -51,10 +51,16 @@ def test_news_only_when_there_is_some(few):
         assert status == 200 and changed["ETag"] != headers["ETag"] and going["final"]["val/acc"] == 0.45
 
 
-def test_a_run_that_cannot_be_read_leaves_the_last_state(few, capsys):
+def test_a_run_that_cannot_be_read_costs_one_line_and_none_leaves_the_last_state(few, capsys):
     with serving(few) as ask:
         (few / "lost" / "summary.json").write_text("{")
-        assert len(json.loads(ask("/data.json")[2])["manifest"]["runs"]) == 11
+        for _ in range(3):
+            assert len(json.loads(ask("/data.json")[2])["manifest"]["runs"]) == 10
+            (few / "going" / "metrics.csv").touch()
+        assert capsys.readouterr().err.count("lost/summary.json is not JSON") == 1
+        for file in few.glob("*/summary.json"):
+            file.write_text("{")
+        assert len(json.loads(ask("/data.json")[2])["manifest"]["runs"]) == 10
     assert "the last state stays" in capsys.readouterr().err
 
 

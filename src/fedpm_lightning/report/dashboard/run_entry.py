@@ -83,7 +83,10 @@ def partition_entry(text: str) -> dict[str, Any] | None:
         return None
     partition = dict(cast("Mapping[str, Any]", found))
     keep = ("partition", "seed", "num_samples", "sha256", "sizes", "histogram")
-    return {**{key: partition.get(key) for key in keep}, "heterogeneity": heterogeneity_of(partition)}
+    try:
+        return {**{key: partition.get(key) for key in keep}, "heterogeneity": heterogeneity_of(partition)}
+    except (TypeError, ValueError):  # sizes that are no numbers, clients with unequal numbers of classes
+        return None
 
 
 def short_id(text: str) -> str:

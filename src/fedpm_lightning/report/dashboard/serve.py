@@ -31,8 +31,9 @@ class Live:
     def __init__(self, paths: Sequence[str], refresh_s: float) -> None:
         self.paths, self.refresh_s = list(paths), refresh_s
         self._lock = threading.Lock()
+        self._told: set[str] = set()
         self._seen = self._stamp()
-        self._data = collect(find_runs(self.paths))
+        self._data = collect(find_runs(self.paths, self._tell))
         self._looked_at = time.monotonic()
 
     def data(self) -> tuple[PageData, str]:
@@ -58,10 +59,16 @@ class Live:
         stamp = self._stamp()
         if stamp != self._seen:
             try:
-                self._data, self._seen = collect(find_runs(self.paths)), stamp
+                self._data, self._seen = collect(find_runs(self.paths, self._tell)), stamp
             except (RunError, ValueError, OSError) as error:
                 print(f"the runs could not be read, the last state stays: {error}", file=sys.stderr)
         self._looked_at = time.monotonic()
+
+    def _tell(self, line: str) -> None:
+        """Print a line once, not at every look."""
+        if line not in self._told:
+            self._told.add(line)
+            print(line, file=sys.stderr)
 
     def _stamp(self) -> str:
         """Digest names, sizes and times of the runs' files, and which runs have just fallen silent."""
