@@ -188,7 +188,7 @@ def test_cov_every_and_inv_every() -> None:
         wanted.append(bool(foof.wants()))
         one_step(net, foof, x, y)
         seen.append(foof.preconditioners()["3"].dense())
-        current.append(foof.preconditioners(current=True)["3"].dense())
+        current.append(foof.preconditioners(factor="ema")["3"].dense())
     assert wanted == [True, False, True, False, True, False, True]
     changed = [not torch.equal(a, b) for a, b in itertools.pairwise(seen)]
     assert changed == [False, False, True, False, False, True]  # factorised at steps 0, 3 and 6

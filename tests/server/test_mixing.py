@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.math import mirrored
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.server.mixing import (
@@ -220,7 +221,7 @@ def test_a_wide_layer_sums_one_triangle_and_shows_both() -> None:
     mix = RunningPreconditionedMix("wide", W)
     for W_i, P_i, w_i in zip(clients, P, w, strict=True):
         mix.add(W_i, P_i, w_i)
-    total, weight = mix.weighted_sum
+    total, weight = mirrored(mix.factors.S1), mix.factors.weight
     expected = torch.einsum("c,cij->ij", torch.tensor(w, dtype=torch.float64), X)
     torch.testing.assert_close(total, expected)
     assert float(weight) == pytest.approx(sum(w))

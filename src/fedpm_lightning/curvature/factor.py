@@ -2,6 +2,9 @@
 
     A_t = sum_s ema^(t-s) A_s / sum_s ema^(t-s)          ema 0: the last batch only, the paper's formula
 
+With a start A_0 that counts as n_0 batches (the cohort's mean A of the round before), n_0 ema^t A_0 joins the upper sum
+and n_0 ema^t the lower one.
+
 Deviations from the paper (arXiv:2511.09100 takes the last batch):
     - The mean is over batches with `ema`, and its weights always sum to 1, so that the first batches average
       nearly uniformly. Without that correction the first would dominate the few steps of a local epoch.
@@ -107,6 +110,15 @@ class RunningFactor:
         self._d = 0
         self._state: Tensor | WeightedRows | None = None  # A, or the rows it is made of
         self._errors: Tensor | None = None  # E sqrt(n) of the newest rows
+        self._start: tuple[Tensor, float] | None = None  # A_0 and what is left of its n_0
+
+    def start_from(self, A: Tensor, batches: float) -> None:
+        """Begin the running mean at A [*, d, d], which counts as so many batches (inf: no batch changes it).
+
+        Such a layer is settled: A holds what the whole cohort has seen.
+        """
+        self._state, self._total, self._start, self.settled = A, batches, (A, batches), True
+        self._d = A.shape[-1]
 
     @torch.no_grad()
     def observe(self, rows: Rows, due: bool = True) -> None:
@@ -116,6 +128,8 @@ class RunningFactor:
         self._changed, self._urgent = True, not self.settled
         self.batches += 1
         past = self.ema * self._total
+        if self._start is not None:
+            self._start = self._start[0], self.ema * self._start[1]
         self._total = past + 1.0
         self._support = self.ema * self._support + rows.R
         self._d = rows.values.shape[-1]
@@ -186,6 +200,14 @@ class RunningFactor:
     def is_due(self, due: bool) -> bool:
         """Whether a new P would differ and is wanted."""
         return self._urgent or (due and self._changed)
+
+    def own(self, delta: float, mode: DampingMode) -> Preconditioner:
+        """Return P = A + delta I over what has been observed alone, without the start; not factorised."""
+        if self._start is None or not isinstance(self._state, Tensor):
+            return self.preconditioner(delta, mode)
+        A, batches = self._start
+        own = torch.lerp(A, self._state, self._total / (self._total - batches))
+        return DensePreconditioner(self.layer, own, damping(delta, mode, trace(own) / own.shape[-1]))
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed, not factorised.

@@ -81,6 +81,10 @@ class Preconditioner(ABC):
     def core(self) -> Tensor:
         """Return the smallest matrix with A's eigenvalues, zeros apart: A or X X^T, in float64 [*, n, n]."""
 
+    def diagonal(self) -> Tensor:
+        """Return the diagonal of P, [*, d]."""
+        return self.dense().diagonal(dim1=-2, dim2=-1)
+
     def squared_norm(self) -> Tensor:
         """Return ||P||_F^2 over all groups as one float64 number, without building P where A has few rows."""
         core, delta = self.core(), self.delta.double()

@@ -122,6 +122,11 @@ class RaggedFactor:
         parts = [Part(group.clients, group.factor.preconditioner(delta, mode), group.left) for group in self._groups]
         return RaggedPreconditioner(self.layer, parts)
 
+    def own(self, delta: float, mode: DampingMode) -> Preconditioner:
+        """Return P = A + delta I of all clients without the start, not factorised."""
+        parts = [Part(group.clients, group.factor.own(delta, mode), group.left) for group in self._groups]
+        return RaggedPreconditioner(self.layer, parts)
+
 
 def _of_one_form(clients: list[int], factor: RunningFactor, rows: RaggedRows) -> list[list[int]]:
     """Split clients whose factors would come apart: by size, unless they are settled for good."""

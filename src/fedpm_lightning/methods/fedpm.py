@@ -6,7 +6,8 @@ theta <- (sum w_i P_i)^-1 (sum w_i P_i theta_i). P_i = A_i + delta I, the FOOF f
 P_i = H_i(theta_i) + delta I, the full Hessian, on convex tasks.
 
 Deviations, each an argument whose paper value is named: `ema` (paper: 0), `damping_mode` (absolute), `mix_damping`
-(null: the local one), `mix_factor` (last), `correction` (none). With more than one local step the paper's iteration has
+(null: the local one), `mix_factor` (last), `correction` (none), `align` (0), `mix_off_diagonal` (1), `local_step`
+(preconditioned). With more than one local step the paper's iteration has
 a biased fixed point; `correction: gradient` steps with g_i(theta_i) - g_i(theta) + g(theta), g = sum w_i g_i gathered
 from the cohort in a first pass. g_i(theta) is computed again in the second pass rather than kept: nothing of a round
 outlives it, at the price of one gradient.
@@ -14,23 +15,24 @@ outlives it, at the price of one gradient.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.checks import at_least
+from fedpm_lightning.checks import at_least, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import GradientTransform
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.methods.local_newton import LocalNewton
+from fedpm_lightning.methods.local_newton import LocalNewton, LocalStep, check_align
 from fedpm_lightning.optim.foof import FOOF
 from fedpm_lightning.optim.newton import Newton, newton_preconditioner
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, PreconditionedAggregator
 from fedpm_lightning.types import Broadcast, ClientUpdate, Params, ServerState
 
-MixFactor: TypeAlias = Literal["last", "ema", "full_pass"]
+MixFactor: TypeAlias = Literal["last", "ema", "own", "full_pass"]
 Correction: TypeAlias = Literal["none", "gradient"]
 
 
@@ -51,12 +53,17 @@ class FedPM(LocalNewton):
         spatial: Scale of a convolution's A: mean over positions, or sum. FOOF only.
         mix_damping: delta of the mixing, in the same mode; null: the local P_i itself.
         mix_factor: A of the mixing: that of the last step (last), the running mean when training ends (ema; FOOF only,
-            differs from last when inv_every > 1), or one more pass over the local data at theta_i (full_pass).
+            differs from last when inv_every > 1), that without the shared start of `align` (own), or one more pass over
+            the local data at theta_i (full_pass).
         preconditioner: foof, hessian (that of the local objective, l2 included) or diagonal (of that Hessian).
         correction: none, or gradient: local steps follow the cohort's gradient; one more vector each way a round.
         cov_images: Images of a batch that a convolution's A is taken over; null: all. FOOF only.
         max_rows: A layer four times as wide rests its A on its last batches with so many rows together, which
             keeps steps cheap; null: on all batches of the round. FOOF only.
+        align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
+            0: clients start anew (the paper); .inf: all step with that mean. FOOF only.
+        mix_off_diagonal: Factor on the off-diagonal entries of every P_i in the mixing, in [0, 1] (RegMean: 0.9).
+        local_step: preconditioned (the paper), or sgd: plain steps, and factors for the mixing alone. FOOF only.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -80,6 +87,9 @@ class FedPM(LocalNewton):
         correction: Correction = "none",
         cov_images: int | None = None,
         max_rows: int | None = 256,
+        align: float = 0.0,
+        mix_off_diagonal: float = 1.0,
+        local_step: LocalStep = "preconditioned",
     ) -> None:
         super().__init__(
             lr,
@@ -94,9 +104,16 @@ class FedPM(LocalNewton):
             spatial,
             cov_images=cov_images,
             max_rows=max_rows,
+            align=check_align(align, ema, preconditioner),
         )
         if mix_factor == "ema" and preconditioner != "foof":
             raise ValueError(f"mix_factor ema is the running mean of foof; with {preconditioner} use last or full_pass")
+        if mix_factor == "own" and not 0 < align < math.inf:
+            raise ValueError(f"mix_factor own leaves out the start of align, which is {align:g}; use ema, or align 20")
+        if local_step == "sgd" and preconditioner != "foof":
+            raise ValueError(f"local_step sgd gathers the factors of foof; with {preconditioner} use preconditioned")
+        self.local_step: LocalStep = local_step
+        self.mix_off_diagonal = share("mix_off_diagonal", mix_off_diagonal)
         self.preconditioner = preconditioner
         self.mix_damping = at_least("mix_damping", mix_damping, 0.0) if mix_damping is not None else None
         self.mix_factor: MixFactor = mix_factor
@@ -122,7 +139,7 @@ class FedPM(LocalNewton):
             return self.full_pass(client, optimizer)
         if isinstance(optimizer, Newton):
             return optimizer.preconditioners(self.mix_damping)
-        return optimizer.preconditioners(self.mix_damping, current=self.mix_factor == "ema")
+        return optimizer.preconditioners(self.mix_damping, self.mix_factor)
 
     def full_pass(self, client: Client, optimizer: FOOF | Newton) -> dict[str, Preconditioner]:
         """Return the P_i of one more pass over the local data at theta_i."""
@@ -136,7 +153,8 @@ class FedPM(LocalNewton):
 
     def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
         """Return the preconditioned mixing around the round's starting weights."""
-        return PreconditionedAggregator(broadcast.params, self.layers)
+        kept = server if self.align else None
+        return PreconditionedAggregator(broadcast.params, self.layers, self.mix_off_diagonal, kept)
 
 
 def corrected(client: Client) -> GradientTransform:

@@ -6,11 +6,14 @@ Benzing 2022), as in the comparison of the FedPM paper (arXiv:2511.09100): this 
 mixing.
 
 Deviations: the paper's line search is global and costs one more exchange a round; ours (`line_search`, Hessian only)
-is each client's own. Momentum and weight decay are offered (0 in the paper).
+is each client's own. Momentum and weight decay are offered (0 in the paper). `align` lets the clients' running A start
+from the cohort's mean A of the round before (ours; FedPAC, arXiv:2602.19271, finds the same need for other local
+preconditioners): factors travel up for it, and their mean down.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
@@ -24,13 +27,16 @@ from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, logit_layer
 from fedpm_lightning.curvature.layers import find_layers, rules_table
 from fedpm_lightning.curvature.math import Spatial
+from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.optim.foof import FOOF
 from fedpm_lightning.optim.newton import Newton
-from fedpm_lightning.server.preconditioned import Block
-from fedpm_lightning.types import ClientUpdate
+from fedpm_lightning.server.aggregator import Aggregator
+from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS, Block, FactorGatheringMean
+from fedpm_lightning.types import Broadcast, ClientUpdate, Params, ServerState
 
 LocalCurvature: TypeAlias = Literal["foof", "hessian"]
+LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
 
 
 FOOF_EVERY = 8
@@ -57,6 +63,8 @@ class LocalNewton(Method):
         cov_images: Images of a batch that a convolution's A is taken over; null: all. FOOF only.
         max_rows: A layer four times as wide rests its A on its last batches with so many rows together, which
             keeps steps cheap; null: on all batches of the round. FOOF only.
+        align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
+            0: clients start anew; .inf: all step with that mean. FOOF only.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -78,6 +86,7 @@ class LocalNewton(Method):
         line_search: bool = False,
         cov_images: int | None = None,
         max_rows: int | None = 256,
+        align: float = 0.0,
     ) -> None:
         self.lr = positive("lr", lr)
         self.momentum = fraction("momentum", momentum)
@@ -92,6 +101,7 @@ class LocalNewton(Method):
         self.cov_every, self.inv_every = cov_every, inv_every
         self.spatial: Spatial = spatial
         self.cov_images, self.max_rows = cov_images, max_rows
+        self.align = check_align(align, ema, preconditioner)
         self.preconditioner: Literal["foof", "hessian", "diagonal"] = preconditioner
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
@@ -101,6 +111,7 @@ class LocalNewton(Method):
         together: Stackable = "any" if known else "alike"
         curved: Stackable = "no" if line_search else "alike"
         self.stackable = together if preconditioner == "foof" else curved
+        self.local_step: LocalStep = "preconditioned"
         self.layers: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:
@@ -140,6 +151,9 @@ class LocalNewton(Method):
             spatial=self.spatial,
             cov_images=self.cov_images,
             max_rows=self.max_rows,
+            precondition=self.local_step == "preconditioned",
+            start={name: P.factor for name, P in client.broadcast.extra.get(SHARED_FACTORS, {}).items()},
+            start_batches=self.align,
         )
 
     def newton(self, client: Client) -> Newton:
@@ -162,6 +176,34 @@ class LocalNewton(Method):
         flat = [layer for layer in self.layers if isinstance(layer, FlatLayer)]
         return sum(3 * layer.d**2 for layer in flat) if self.preconditioner == "hessian" else 0
 
+    def broadcast_extra(self, server: ServerState) -> ServerState:
+        """Return the cohort's mean factors of the round before, where clients start from them."""
+        if not self.align or SHARED_FACTORS not in server:
+            return {}
+        A: Params = server[SHARED_FACTORS]
+        return {SHARED_FACTORS: {n: DensePreconditioner(n, one, one.new_zeros(one.shape[:-2])) for n, one in A.items()}}
+
     def client_update(self, client: Client) -> ClientUpdate:
-        """Train locally and upload theta_i."""
-        return client.upload(client.train(self.optimizer(client)))
+        """Train locally and upload theta_i, and the factors where the next round starts from their mean."""
+        optimizer = self.optimizer(client)
+        result = client.train(optimizer)
+        return client.upload(result, {PRECONDITIONERS: optimizer.preconditioners()} if self.align else None)
+
+    def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
+        """Return the weighted mean of the parameters."""
+        if not self.align:
+            return super().aggregator(broadcast, server)
+        return FactorGatheringMean(broadcast.params, self.layers, server)
+
+
+def check_align(batches: float, ema: float, preconditioner: str) -> float:
+    """Return `align` if it is a number of batches that these factors can start from."""
+    if math.isnan(batches) or batches < 0:
+        raise ValueError(f"align must be a number of batches of at least 0 (.inf is allowed), got {batches}")
+    if batches and preconditioner != "foof":
+        raise ValueError(f"align {batches:g} needs preconditioner foof, got {preconditioner}; set align to 0")
+    if batches and ema == 0:
+        raise ValueError(
+            f"align {batches:g} has no effect with ema 0, which forgets the start; set one of them otherwise"
+        )
+    return batches

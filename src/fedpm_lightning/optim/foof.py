@@ -15,6 +15,8 @@ a factor take plain SGD with the same momentum and weight decay. All tensors may
 Deviations from the paper, each an argument:
     - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
     - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
+    - `start` lets the running A begin at the cohort's mean A of the round before, which counts as `start_batches`.
+    - `precondition` false takes plain SGD steps and gathers the factors for the mixing alone.
     - `cov_every`, `inv_every` spare work; 1 and 1 are the paper. A layer whose A rests on fewer than d rows is observed
       and factorised at every step all the same: its P would not hold the directions of the next batch.
 
@@ -26,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +37,7 @@ from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.errors import explains
 from fedpm_lightning.curvature.factor import RunningFactor
+from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import Spatial, full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
@@ -63,6 +66,9 @@ class FOOF(torch.optim.Optimizer):
         spatial: `mean` or `sum` over a convolution's positions.
         cov_images: Take a convolution's A over so many images of a batch; None: over all.
         max_rows: A layer at least four times as wide rests on its last batches with so many rows; None: on all.
+        start: Layer name -> the A [*, d, d] that its running mean begins at; None: nothing.
+        start_batches: How many batches `start` counts as, above 0.
+        precondition: Whether steps use P; False: plain SGD that gathers the factors.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range, or `params` lacks a layer's parameter.
@@ -84,6 +90,9 @@ class FOOF(torch.optim.Optimizer):
         spatial: Spatial = "mean",
         cov_images: int | None = None,
         max_rows: int | None = None,
+        start: Mapping[str, Tensor] | None = None,
+        start_batches: float = 0.0,
+        precondition: bool = True,
     ) -> None:
         check_damping(damping, damping_mode)
         _check_counts(cov_every, inv_every, cov_images, spatial)
@@ -108,22 +117,40 @@ class FOOF(torch.optim.Optimizer):
         self._factors: dict[str, RunningFactor | RaggedFactor] = {
             layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers
         }
+        for layer in layers:
+            if start and layer.name in start:
+                factor = cast(RunningFactor, self._factors[layer.name])
+                factor.start_from(self._beside_clients(layer, start[layer.name]), start_batches)
+        self.precondition = precondition
         self._P: dict[str, Preconditioner] = {}
         self._together = Together()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
+        self._batch: dict[str, Rows] = {}  # this batch's rows with their errors, where those are known
+        self._thin: set[str] = set()  # layers whose last step was (X P^-1)^T E with a dense P
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
+    def _beside_clients(self, layer: Layer, A: Tensor) -> Tensor:
+        """Return A [*, d, d] with the leading client axis of stacked leaves."""
+        W = layer.matrix(self.leaves)
+        here = A.to(W.device, torch.promote_types(W.dtype, torch.float32))
+        return here.expand(*W.shape[: W.dim() - A.dim()], *A.shape)
+
     def wants(self) -> list[Layer]:
-        """Return the layers the next step must observe: all of them, or the unsettled ones where `cov_every` skips."""
+        """Return the layers the next step must observe.
+
+        All of them where `cov_every` is due; else the unsettled ones, and those whose step is cheaper from the batch's
+        rows than from G.
+        """
         if self.steps_taken % self.cov_every == 0:
             return self.layers
-        return [layer for layer in self.layers if not self._factors[layer.name].settled]
+        return [k for k in self.layers if k.name in self._thin or not self._factors[k.name].settled]
 
     @timed("factors")
     def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
         due = self.steps_taken % self.cov_every == 0
+        self._batch = {n: X for n, X in rows.items() if isinstance(X, Rows) and X.errors is not None}
         for name, observed in rows.items():
             if isinstance(observed, RaggedRows):
                 self._ragged_factor(name).observe(observed, due)
@@ -183,23 +210,37 @@ class FOOF(torch.optim.Optimizer):
         for layer in layers:
             factor, old = self._factors[layer.name], self._P.get(layer.name)
             P = self._P[layer.name] = factor.renewed(old, due, self.damping, self.damping_mode)
-            E = self._errors(layer, P, gradients) if P is not old else None
-            if E is None:
+            if not self.precondition:
+                continue
+            step = self._from_errors(layer, P, P is not old, gradients)
+            if step is None:
                 G[layer.name] = layer.matrix(gradients)
             else:
-                solved[layer.name] = cast(LowRankPreconditioner, P).solve_errors(E)
+                solved[layer.name] = step
+        if not self.precondition:
+            return {}
         solved |= self._together.solve(self._P, G)
         return {k: step for layer in layers for k, step in layer.unpack(solved[layer.name], self.leaves).items()}
 
-    def _errors(self, layer: Layer, P: Preconditioner, gradients: Params) -> Tensor | None:
-        """Return the E of this batch, where P has its rows and, as the client's first step found, G comes from it."""
-        E = self._factors[layer.name].errors
-        if E is None or not isinstance(P, LowRankPreconditioner) or any(g["weight_decay"] for g in self.param_groups):
+    def _from_errors(self, layer: Layer, P: Preconditioner, fresh: bool, gradients: Params) -> Tensor | None:
+        """Return G P^-1 = E^T (X P^-1) where that is the cheaper way and, as the first step found, G is E^T X.
+
+        A low-rank P must be fresh, so that it ends with this batch's rows; a dense one needs few rows beside outputs.
+        """
+        batch = self._batch.get(layer.name)
+        low_rank = isinstance(P, LowRankPreconditioner)
+        if batch is None or batch.errors is None or any(g["weight_decay"] for g in self.param_groups):
+            return None
+        if not (fresh if low_rank else layer.patches is None and layer.out >= 2 * batch.R):
             return None
         if layer.name not in self._explained:
-            X = P.factor[..., -E.shape[-2] :, :]
-            self._explained[layer.name] = explains(E, X, layer.matrix(gradients))
-        return E if self._explained[layer.name] else None
+            self._explained[layer.name] = explains(batch.errors, batch.values, layer.matrix(gradients))
+        if not self._explained[layer.name]:
+            return None
+        if isinstance(P, LowRankPreconditioner):
+            return P.solve_errors(cast(Tensor, self._factors[layer.name].errors))
+        self._thin.add(layer.name)
+        return batch.errors.mT @ P.solve(batch.values)
 
     def _apply(self, steps: Params) -> None:
         """Apply momentum and lr, elementwise."""
@@ -215,19 +256,24 @@ class FOOF(torch.optim.Optimizer):
                     state["momentum"] = step
                 leaf.add_(step, alpha=-group["lr"])
 
-    def preconditioners(self, mix_damping: float | None = None, current: bool = False) -> dict[str, Preconditioner]:
+    def preconditioners(
+        self, mix_damping: float | None = None, factor: Literal["last", "ema", "own"] = "last"
+    ) -> dict[str, Preconditioner]:
         """Return the LAST P of each layer that a step used, as a client uploads it (no Cholesky factor).
 
         Args:
             mix_damping: Another delta over the same A, in the same `damping_mode`; None: the delta used.
-            current: Take the running A as it stands now instead, newer where `inv_every` > 1.
+            factor: The A of the last P (last); the running A as it stands now (ema), newer where `inv_every` > 1; or
+                that without the start (own).
 
         Raises:
             ValueError: If `mix_damping` is negative or not finite.
         """
-        if current:
+        if factor != "last":
             delta = self.damping if mix_damping is None else mix_damping
-            return {n: self._factors[n].preconditioner(delta, self.damping_mode).message() for n in self._P}
+            factors = {name: self._factors[name] for name in self._P}
+            make = {n: f.own if factor == "own" else f.preconditioner for n, f in factors.items()}
+            return {name: P(delta, self.damping_mode).message() for name, P in make.items()}
         if mix_damping is None:
             return {name: P.message() for name, P in self._P.items()}
         return {name: P.with_damping(mix_damping, self.damping_mode) for name, P in self._P.items()}

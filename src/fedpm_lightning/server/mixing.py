@@ -10,6 +10,8 @@ Deviations from the paper:
     - It writes (sum w_i W_i P_i)(sum w_i P_i)^-1. The difference form, W the round's starting weights, is the
       same in exact arithmetic and loses no digits when A is badly conditioned. Sums and solve are float64.
     - Where sum w_i P_i is not positive definite, the damping of every P_i is raised alike (see below).
+    - `off_diagonal` below 1 multiplies the off-diagonal entries of every P_i in the mixing by it, as RegMean (Jin et
+      al., ICLR 2023) does with the Gram matrices of linear layers.
 """
 
 from __future__ import annotations
@@ -70,6 +72,38 @@ class RunningMean:
         return {n: (self._sums[n] / weight).to(t.dtype) if _mixes(t) else t for n, t in self._like.items()}
 
 
+class RunningFactorMean:
+    """S1 = sum w_i P_i of one layer in float64, with sum w_i delta_i and sum w_i: the clients' mean P and mean A.
+
+    Args:
+        d: Columns of the layer.
+        like: A float64 tensor [*, ...] on the server's device whose leading axes are the layer's groups.
+    """
+
+    def __init__(self, d: int, like: Tensor) -> None:
+        groups = like.shape[:-2]
+        self.S1 = like.new_zeros(*groups, d, d)
+        self.delta = like.new_zeros(groups)
+        self.weight = like.new_zeros(())
+
+    def add(self, P: Preconditioner, weight: float) -> None:
+        """Add one client's P_i, on this device and in float64."""
+        P.add_to(self.S1, weight)
+        self.delta.add_(P.delta, alpha=weight)
+        self.weight += weight
+
+    def tensors(self) -> list[Tensor]:
+        """Return S1 (its lower triangle counts) and the sums of dampings and weights, to be all-reduced in place."""
+        return [self.S1, self.delta, self.weight]
+
+    @property
+    def mean_factor(self) -> Tensor:
+        """The mean factor sum w_i A_i / sum w_i, [*, d, d]: S1 less the damping that each P_i really carried."""
+        A = mirrored(self.S1)
+        A.diagonal(dim1=-2, dim2=-1).sub_(self.delta.unsqueeze(-1))
+        return A / self.weight
+
+
 class RunningPreconditionedMix:
     """FedPM's mixing of one layer, in float64 sums: S1 = sum w_i P_i, S2 = sum w_i (W_i - W) P_i.
 
@@ -80,14 +114,17 @@ class RunningPreconditionedMix:
     Args:
         layer: The layer's name, for messages.
         W: The round's starting weights [*, out, d], as every client received them.
+        off_diagonal: Factor on the off-diagonal entries of every P_i, in [0, 1].
     """
 
-    def __init__(self, layer: str, W: Tensor) -> None:
+    def __init__(self, layer: str, W: Tensor, off_diagonal: float = 1.0) -> None:
         self.layer = layer
         self._W, self._dtype = W.detach().double(), W.dtype
-        self._S1 = self._W.new_zeros(*W.shape[:-2], W.shape[-1], W.shape[-1])
+        self.factors = RunningFactorMean(W.shape[-1], self._W)
         self._S2, self._D = torch.zeros_like(self._W), torch.zeros_like(self._W)
-        self._weight = self._W.new_zeros(())
+        self._share = off_diagonal
+        # sum w_i (W_i - W) diag(P_i), where the off-diagonal entries are shrunk
+        self._diagonal = torch.zeros_like(self._W) if off_diagonal < 1 else None
 
     def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:
         """Add one client's weights W_i [*, out, d] and its P_i.
@@ -97,24 +134,20 @@ class RunningPreconditionedMix:
         """
         _check_weight(weight)
         here, difference = P.to(self._W.device, self._W.dtype), torch.sub(W.to(self._W.device), self._W)
-        here.add_to(self._S1, weight)
+        self.factors.add(here, weight)
         here.add_product(self._S2, difference, weight)
         self._D.add_(difference, alpha=weight)
-        self._weight += weight
+        if self._diagonal is not None:
+            self._diagonal.add_(difference * here.diagonal().unsqueeze(-2), alpha=weight)
 
     @property
     def empty(self) -> bool:
         """Whether no client has had a say yet."""
-        return float(self._weight) == 0
-
-    @property
-    def weighted_sum(self) -> tuple[Tensor, Tensor]:
-        """S1 = sum w_i P_i and sum w_i. They hold all ranks once `tensors` were all-reduced."""
-        return mirrored(self._S1), self._weight
+        return float(self.factors.weight) == 0
 
     def tensors(self) -> list[Tensor]:
-        """Return the running sums S1 (its lower triangle counts), S2, D and sum w_i, to be all-reduced in place."""
-        return [self._S1, self._S2, self._D, self._weight]
+        """Return the running sums, to be all-reduced in place."""
+        return [*self.factors.tensors(), self._S2, self._D, *([] if self._diagonal is None else [self._diagonal])]
 
     def finish(self) -> Tensor:
         """Return W + S2 S1^-1, [*, out, d], in the dtype of the starting weights.
@@ -123,14 +156,24 @@ class RunningPreconditionedMix:
             CurvatureError: If a sum is not finite, or S1 is not definite at any allowed damping.
             ValueError: If the weights sum to 0.
         """
-        weight, d = _total(self._weight), self._W.shape[-1]
-        scale, noise = trace(self._S1) / d, max(torch.finfo(self._dtype).eps * d, RELATIVE_FLOOR)
-        L, extra = damped_cholesky(self._S1, torch.zeros_like(scale), scale, self.layer, start=noise)
-        S2 = self._S2 + (extra / weight)[..., None, None] * self._D
+        weight, d = _total(self.factors.weight), self._W.shape[-1]
+        S1, product = self._shrunk()
+        scale, noise = trace(S1) / d, max(torch.finfo(self._dtype).eps * d, RELATIVE_FLOOR)
+        L, extra = damped_cholesky(S1, torch.zeros_like(scale), scale, self.layer, start=noise)
+        S2 = product + (extra / weight)[..., None, None] * self._D
         step = torch.cholesky_solve(S2.mT, L).mT
         if not step.isfinite().all():
             raise NonFiniteCurvatureError(f"layer {self.layer!r}: the clients' weights have NaN or Inf; lower lr")
         return (self._W + step).to(self._dtype)
+
+    def _shrunk(self) -> tuple[Tensor, Tensor]:
+        """Return S1 and S2 of the P_i whose off-diagonal entries are multiplied by `off_diagonal`."""
+        S1, S2 = self.factors.S1, self._S2
+        if self._diagonal is None:
+            return S1, S2
+        shrunk = self._share * S1
+        shrunk.diagonal(dim1=-2, dim2=-1).copy_(S1.diagonal(dim1=-2, dim2=-1))
+        return shrunk, torch.lerp(self._diagonal, S2, self._share)
 
 
 def weighted_mean(clients: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Params:

@@ -11,10 +11,14 @@ from typing import Protocol
 
 from torch import Tensor
 
+from fedpm_lightning.curvature.math import mirrored, widen
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.server.aggregator import Aggregator
-from fedpm_lightning.server.mixing import RunningMean, RunningPreconditionedMix
-from fedpm_lightning.types import ClientUpdate, Params
+from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
+from fedpm_lightning.server.mixing import RunningFactorMean, RunningMean, RunningPreconditionedMix
+from fedpm_lightning.types import ClientUpdate, Params, ServerState
+
+SHARED_FACTORS = "A"
+"""Key of the cohort's mean factors in the server's state and in the broadcast: layer name -> A."""
 
 PRECONDITIONERS = "P"
 """Key of the uploaded preconditioners in `ClientUpdate.message`: layer name -> P_i."""
@@ -48,12 +52,19 @@ class PreconditionedAggregator(Aggregator):
     Args:
         theta: The round's starting weights W, by parameter name.
         layers: The blocks of parameters that carry a preconditioner.
+        off_diagonal: Factor on the off-diagonal entries of every P_i, in [0, 1].
+        kept: The server's state, which `finish` gives the clients' mean A of each layer; None: nothing is kept.
     """
 
-    def __init__(self, theta: Params, layers: Sequence[Block]) -> None:
+    def __init__(
+        self, theta: Params, layers: Sequence[Block], off_diagonal: float = 1.0, kept: ServerState | None = None
+    ) -> None:
+        self._kept = kept
         self._theta = theta
         self._layers = layers
-        self._mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}
+        self._mixes = {
+            layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta), off_diagonal) for layer in layers
+        }
         mixed = {name for layer in layers for name in layer.params}
         self._mean = RunningMean({name: W for name, W in theta.items() if name not in mixed})
 
@@ -66,11 +77,14 @@ class PreconditionedAggregator(Aggregator):
                 self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
         self._mean.add(update.params, weight)
 
+    def factor_means(self) -> dict[str, RunningFactorMean]:
+        """Return the running mean factor of every layer that a client had a say in."""
+        return {name: mix.factors for name, mix in self._mixes.items() if not mix.empty}
+
     def preconditioner_sums(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield (layer name, sum w_i P_i [*, d, d], sum w_i []) of every layer that a client had a say in."""
-        for name, mix in self._mixes.items():
-            if not mix.empty:
-                yield name, *mix.weighted_sum
+        for name, mean in self.factor_means().items():
+            yield name, mirrored(mean.S1), mean.weight
 
     def tensors(self) -> list[Tensor]:
         """Return all running sums."""
@@ -83,7 +97,56 @@ class PreconditionedAggregator(Aggregator):
             CurvatureError: If sum w_i P_i is not positive definite.
         """
         target = self._mean.finish()
+        keep_factors(self._kept, self.factor_means(), self._theta)
         for layer in self._layers:
             mix = self._mixes[layer.name]
             target |= {} if mix.empty else layer.unpack(mix.finish(), self._theta)
         return {name: target.get(name, W) for name, W in self._theta.items()}
+
+
+class FactorGatheringMean(MeanAggregator):
+    """The weighted mean of the parameters, beside the mean of the clients' factors (LocalNewton with aligned factors).
+
+    Args:
+        theta: The round's starting weights, by parameter name.
+        layers: The blocks of parameters whose clients send a preconditioner.
+        kept: The server's state, which `finish` gives the clients' mean A of each layer.
+    """
+
+    def __init__(self, theta: Params, layers: Sequence[Block], kept: ServerState) -> None:
+        super().__init__(theta)
+        self._theta, self._kept = theta, kept
+        W = {layer.name: layer.matrix(theta).double() for layer in layers}
+        self._factors = {name: RunningFactorMean(matrix.shape[-1], matrix) for name, matrix in W.items()}
+
+    def add(self, update: ClientUpdate, weight: float) -> None:
+        """Add w_i theta_i, and w_i P_i of every layer that this client ran."""
+        super().add(update, weight)
+        P: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
+        for name, own in P.items():
+            mean = self._factors[name]
+            mean.add(own.to(mean.S1.device, mean.S1.dtype), weight)
+
+    def factor_means(self) -> dict[str, RunningFactorMean]:
+        """Return the running mean factor of every layer that a client had a say in."""
+        return {name: mean for name, mean in self._factors.items() if float(mean.weight) > 0}
+
+    def tensors(self) -> list[Tensor]:
+        """Return all running sums."""
+        return super().tensors() + [t for mean in self._factors.values() for t in mean.tensors()]
+
+    def finish(self) -> Params:
+        """Return sum w_i theta_i / sum w_i; keep the mean factors."""
+        keep_factors(self._kept, self.factor_means(), self._theta)
+        return super().finish()
+
+
+def keep_factors(server: ServerState | None, means: Mapping[str, RunningFactorMean], theta: Params) -> None:
+    """Put the clients' mean A of each layer into the server's state, in theta's precision (float32 at least).
+
+    A layer that no client of the round ran keeps the A of an earlier round.
+    """
+    if server is not None:
+        like = widen(next(iter(theta.values())))
+        A = {name: mean.mean_factor.to(like.dtype) for name, mean in means.items()}
+        server[SHARED_FACTORS] = {**server.get(SHARED_FACTORS, {}), **A}
