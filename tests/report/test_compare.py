@@ -138,6 +138,28 @@ def test_the_file_is_written_in_the_format_that_its_ending_names(tmp_path, write
     assert out.read_text().startswith(begin)
 
 
+def test_an_ending_that_names_no_format_is_refused_before_anything_is_read(tmp_path, capsys):
+    assert main(["compare", str(tmp_path / "none"), "--output", str(tmp_path / "t.xlsx")]) == 2
+    told = capsys.readouterr().err
+    assert ".xlsx names no format; end it in .md, .tex, .csv, .txt" in told and not (tmp_path / "t.xlsx").exists()
+
+
+def test_the_readmes_budget_shows_the_quickstarts_figures(repo, tmp_path, write_run, capsys):
+    """FedAvg's ten clients send 1.04 MB a round there, FedPM's 1.80, for five rounds."""
+    (words,) = re.findall(
+        r"fedpm compare runs/ (--metric \S+ --at-bytes \S+ --format markdown)", (repo / "README.md").read_text()
+    )
+    for label, sent in (("FedAvg", 1.0448e6), ("FedPM", 1.8016e6)):
+        write_run(tmp_path / label, label, acc=(0.5,) * 5, bytes_a_round=sent)
+    shown = printed(capsys, tmp_path, *words.split())
+    assert shown.count("(1)") == 2 and "–" not in shown
+
+
+def test_a_latex_table_can_be_referred_to(tmp_path, write_run, capsys):
+    write_run(tmp_path / "run")
+    assert r"\label{tab:test-acc-final}" in printed(capsys, tmp_path, "--format", "latex")
+
+
 def test_other_settings_are_never_averaged(tmp_path, write_run, capsys):
     """Whatever differs, and with different seeds, so that nothing but the setting keeps the runs apart."""
     one = {"lr_schedule": "Cosine"}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 import statistics
 
 import pytest
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.report.ablation import ablations
-from fedpm_lightning.report.cells import TAXONOMY, build_grid
+from fedpm_lightning.report.cells import TAXONOMY, Cell, build_grid
 from fedpm_lightning.report.compare import AXES, make_parser
-from fedpm_lightning.report.curves import _finish, curve, style
+from fedpm_lightning.report.curves import _finish, curve, draw, legend_labels, style
 from fedpm_lightning.report.figure import draw_panels
 from fedpm_lightning.report.looks import LOOKS, styles
 from fedpm_lightning.report.moment import FINAL
@@ -33,16 +35,15 @@ def test_a_curve_is_the_mean_over_seeds_of_each_round(write_run, tmp_path):
 def test_every_method_has_a_look_of_its_own():
     looks = {(style(name)["color"], style(name)["marker"]) for name in TAXONOMY}
     assert len(looks) == len(TAXONOMY)
-    assert style("FedPM (paper)")["color"] == style("FedPM")["color"]
+    assert style("FedPM (paper)")["marker"] == style("FedPM")["marker"]
 
 
 def test_a_method_looks_the_same_whatever_else_is_drawn():
     alone, together = styles(["FedPM"]), styles(["FedAvg", "FedPM (ema=0)", "FedPM (ema=1)", "mine", "mine (lr=1)"])
-    assert {alone["FedPM"][key] for key in ("color", "marker")} == {
-        together["FedPM (ema=1)"][key] for key in ("color", "marker")
-    }
+    assert alone["FedPM"] == together["FedPM (ema=0)"], "the first of a method"
+    assert alone["FedPM"]["marker"] == together["FedPM (ema=1)"]["marker"]
     assert together["FedPM (ema=0)"]["linestyle"] != together["FedPM (ema=1)"]["linestyle"]
-    assert together["mine"]["color"] == together["mine (lr=1)"]["color"]
+    assert together["mine"]["marker"] == together["mine (lr=1)"]["marker"]
     assert set(LOOKS) == set(TAXONOMY)
 
 
@@ -97,12 +98,77 @@ def test_each_axis_is_drawn_unless_one_is_asked_for(write_run, tmp_path):
     assert args.x is None and set(AXES) == {"rounds", "megabytes", "seconds"}
 
 
-def test_gaps_are_drawn_on_a_logarithmic_axis(tmp_path):
-    looked_at = []
+def drawn_axes(tmp_path, metric, values):
+    """The y scale and limits of a curve through these values."""
+    found = []
 
     def panel(axes, number):
-        _finish(axes, [(0, 1e-3, 1.0), (1, 1e-9, 1.0)], "opt/gap")
-        looked_at.append((axes.get_yscale(), axes.get_ylim()))
+        axes.plot(range(len(values)), values)
+        _finish(axes, [(x, value, 1.0) for x, value in enumerate(values)], metric)
+        found.append((axes.get_yscale(), axes.get_ylim(), axes.transData.transform([(0, v) for v in values])[:, 1]))
 
     draw_panels(1, panel, tmp_path / "gap", [])
-    assert looked_at == [("log", pytest.approx((5e-10, 2e-3)))]
+    return found[0]
+
+
+def test_gaps_are_drawn_on_a_logarithmic_axis(tmp_path):
+    scale, limits, _ = drawn_axes(tmp_path, "opt/gap", [1e-3, 1e-9])
+    assert (scale, limits) == ("log", pytest.approx((5e-10, 2e-3)))
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "scale"),
+    [
+        ("drift/cosine", [-0.9, 0.001, 0.8], "linear"),
+        ("damping/raised", [0, 1, 400], "symlog"),
+        ("opt/gap", [1e-3, 1e-12, -1e-17, 0.0], "symlog"),
+        ("train/loss", [3.0, 1e-3], "log"),
+        ("train/loss", [3.0, 1.0], "linear"),
+        ("test/acc", [0.9, 1e-4], "linear"),
+    ],
+)
+def test_every_value_shows_whatever_its_sign(tmp_path, metric, values, scale):
+    found, (low, high), places = drawn_axes(tmp_path, metric, values)
+    assert found == scale and all(low <= value <= high for value in values)
+    assert all(math.isfinite(place) for place in places) and len(set(places)) == len(values)
+
+
+def test_variants_of_a_method_are_told_apart_by_shade_dashes_and_filling():
+    labels = ["FedPM", *(f"FedPM (ema={n})" for n in range(5))]
+    looks = styles(labels).values()
+    assert len({look["color"] for look in looks}) == len({str(look["linestyle"]) for look in looks}) == 6
+    assert [look["fillstyle"] for look in looks] == ["full"] + ["none"] * 5
+    for name in TAXONOMY:
+        shades = [style(name, variant)["color"] for variant in range(3)]
+        assert len(set(shades)) == 3 and all(re.fullmatch("#[0-9A-F]{6}", one) for one in shades)
+
+
+def test_the_legend_leaves_the_width_to_the_panels(write_run, tmp_path, monkeypatch):
+    """However long a label is, the panel is no narrower; the labels stand below it, whole."""
+    from matplotlib.figure import Figure
+
+    found = []
+
+    def look(figure, *_, **__):
+        figure.draw_without_rendering()
+        inside = figure.bbox
+        (legend,) = figure.legends
+        box = legend.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= inside.x1 and box.y1 < figure.axes[0].get_window_extent().y0
+        found.append(figure.axes[0].get_window_extent().width / inside.width)
+
+    monkeypatch.setattr(Figure, "savefig", look)
+    for number, label in enumerate(
+        ["FedAvg", "FedPM (a label of many words, cov_every=1, inv_every=1, max_rows=None)"]
+    ):
+        for seed in (0, 1):
+            write_run(tmp_path / "runs" / f"{number}{seed}", label, seed)
+    draw(build_grid(find_runs([tmp_path / "runs"]), "test/acc", "final"), "rounds", tmp_path)
+    assert min(found) > 0.7
+
+
+def test_n_stands_in_the_heading_where_all_lines_have_the_same():
+    one, two = Cell((1.0,), ()), Cell((1.0, 2.0), ())
+    assert legend_labels({"a": [two], "b": [two, two]}) == ({"a": "a", "b": "b"}, "mean ± std over seeds (n = 2)")
+    assert legend_labels({"a": [one]}) == ({"a": "a"}, None)
+    assert legend_labels({"a": [one], "b": [two]})[0] == {"a": "a (n = 1)", "b": "b (n = 2)"}

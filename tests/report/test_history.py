@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from fedpm_lightning.report.history import History, Monitor, choose_monitor, metric_mode
+from fedpm_lightning.report.history import History, Monitor, choose_monitor
+from fedpm_lightning.report.metrics import known
 from fedpm_lightning.report.recap import human_bytes, human_seconds, recap_table
 
 
@@ -62,10 +63,17 @@ def test_a_diverged_round_is_not_a_completed_one():
         ("val/loss", "min"),
         ("clients_acc/worst_tenth", "max"),
         ("clients_acc/std", "min"),
+        ("drift/cosine", None),
+        ("damping/raised", None),
+        ("precond/drift/0", None),
+        ("round", None),
+        ("my/probe", None),
+        ("my/top5_accuracy", "max"),
+        ("my/brier_error", "min"),
     ],
 )
 def test_direction_of_a_metric(metric, mode):
-    assert metric_mode(metric) == mode
+    assert known(metric).better == mode
 
 
 def test_recap_shows_all_three_moments_and_the_cost():

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from fedpm_lightning.report.cells import TAXONOMY, build_grid, taxonomy_order
+from fedpm_lightning.report.cells import TAXONOMY, build_grid, number_format, taxonomy_order
 from fedpm_lightning.report.compare import main
 from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.significance import compare_column
 from fedpm_lightning.report.table import best_cells, cell_text, render
 
 COLUMN = ("digits", "alpha=0.1")
@@ -28,7 +29,7 @@ def test_mean_and_sample_std_over_seeds(tmp_path, write_run):
     assert cell.n == 3
     assert cell.mean == pytest.approx(sum(last) / 3 - 0.1)
     assert cell.std == pytest.approx(statistics.stdev(last))
-    assert cell_text(cell, grid_of(tmp_path)) == "83.00 ± 3.61 (3)"
+    assert cell_text(cell, grid_of(tmp_path), COLUMN) == "83.00 ± 3.61 (3)"
     assert grid_of(tmp_path, at="best").rows["FedAvg"][COLUMN].mean == pytest.approx(0.89)
 
 
@@ -69,7 +70,7 @@ def test_what_does_not_count_is_left_out_and_said(tmp_path, write_run):
     grid = grid_of(tmp_path)
     cell = grid.rows["FedAvg"][COLUMN]
     assert cell.mean == pytest.approx(0.5) and cell.n == 1 and cell.std is None
-    assert cell_text(cell, grid) == "50.00 (1) [1 diverged, 1 unfinished]"
+    assert cell_text(cell, grid, COLUMN) == "50.00 (1) [1 diverged, 1 unfinished]"
     notes = render(grid, "markdown")
     for reason in ("seed 0 is there already", "unfinished", "diverged"):
         assert reason in notes
@@ -82,6 +83,44 @@ def test_the_best_mean_of_a_column_is_bold_by_the_metrics_direction(tmp_path, wr
     assert "| FedPM | **70.00 (1)** |" in render(grid_of(tmp_path), "markdown")
     write_run(tmp_path / "c", "FedProx", acc=(0.8,))
     assert best_cells(grid_of(tmp_path, "train/loss")) == {("FedPM", COLUMN), ("FedProx", COLUMN)}
+
+
+def test_a_figure_without_a_better_direction_has_no_best(tmp_path, write_run):
+    for label, cosine in (("FedAvg", -0.2), ("FedPM", 0.3)):
+        folder = write_run(tmp_path / label, label, acc=(0.5,))
+        head, row = (folder / "metrics.csv").read_text().split()
+        (folder / "metrics.csv").write_text(f"{head},drift/cosine,my/probe\n{row},{cosine},7\n")
+    for metric in ("drift/cosine", "round", "my/probe"):
+        grid = grid_of(tmp_path, metric)
+        assert best_cells(grid) == set() and compare_column(grid, COLUMN) == []
+        assert "**" not in render(grid, "markdown") and "significance" not in render(grid, "markdown")
+    assert main([str(tmp_path), "--metric", "drift/cosine", "--reach", "0.1"]) == 2
+
+
+def test_numbers_of_a_column_have_the_same_decimals(tmp_path, write_run):
+    for label, acc in (("FedAvg", (0.1234, 0.9)), ("FedPM", (0.98, 0.977))):
+        for seed, value in enumerate(acc):
+            write_run(tmp_path / label / str(seed), label, seed, acc=(value,))
+    grid = grid_of(tmp_path, "train/loss")
+    assert [cell_text(row[COLUMN], grid, COLUMN) for row in grid.rows.values()] == [
+        "0.4883 ± 0.5491 (2)",
+        "0.0215 ± 0.0021 (2)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("means", "form"),
+    [
+        ([1.587, 1.5], ".3f"),
+        ([0.5, None], ".4f"),
+        ([12.5, 10], ".2f"),
+        ([1e-15, 3e-4], ".3e"),
+        ([4e7], ".3e"),
+        ([], ".4f"),
+    ],
+)
+def test_the_decimals_of_a_column(means, form):
+    assert number_format(means) == form
 
 
 def test_rows_follow_the_taxonomy():
@@ -115,6 +154,15 @@ def test_the_verb_answers_a_wrong_request(tmp_path, write_run, capsys):
     assert "did you mean test/acc?" in capsys.readouterr().err
     assert main([str(tmp_path / "none")]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+def test_a_convex_run_is_compared_by_its_gap(tmp_path, write_run, capsys):
+    for seed, gap in ((0, 1e-9), (1, 3e-9)):
+        folder = write_run(tmp_path / str(seed), seed=seed, acc=(0.5,))
+        (folder / "metrics.csv").write_text(f"round,opt/gap,train/loss\n1,{gap},0.3\n")
+    assert main([str(tmp_path), "--format", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("opt/gap at the final round") and "2.000e-09 ± 1.414e-09 (2)" in shown
 
 
 def test_the_verb_imports_neither_torch_nor_lightning(tmp_path, write_run):

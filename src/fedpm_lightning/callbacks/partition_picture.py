@@ -8,11 +8,11 @@ from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import partition_facts
-from fedpm_lightning.report.partition_picture import has_histogram, partition_figure, partition_title
+from fedpm_lightning.report.partition_picture import kinds_for, partition_figure, partition_title, save_picture
 
 
 class PartitionPicture(FederatedCallback):
-    """Writes the heat map of client x class; without matplotlib, or without classes, it does nothing.
+    """Writes the heat map of client x class, or of many the distributions; nothing without matplotlib or classes.
 
     Args:
         run_dir: The run's own folder.
@@ -31,10 +31,11 @@ class PartitionPicture(FederatedCallback):
             return
         data = getattr(trainer, "datamodule", None)
         partition = partition_facts(data)
-        if not has_histogram(partition):
+        kinds = kinds_for(partition)
+        if not kinds:
             return
         try:
             title = partition_title(str(getattr(data, "name", "data")), partition)
-            partition_figure(partition, title, "heatmap").savefig(file, dpi=100)
+            save_picture(partition_figure(partition, title, kinds[0]), file)
         except RuntimeError:  # no matplotlib
             return

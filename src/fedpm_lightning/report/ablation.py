@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpm_lightning.report.cells import Cell, Column, make_cell, taxonomy_order
-from fedpm_lightning.report.curves import mean_std, seeds_text
+from fedpm_lightning.report.curves import legend_labels, mean_std
 from fedpm_lightning.report.figure import draw_panels
 from fedpm_lightning.report.labels import label_settings
 from fedpm_lightning.report.looks import metric_name, panel_title, styles
+from fedpm_lightning.report.metrics import is_share
 from fedpm_lightning.report.moment import Moment
 from fedpm_lightning.report.runs import Run
 from fedpm_lightning.report.setting import Setting
-from fedpm_lightning.report.wording import is_share
 
 _VARIED = {"rounds", "model.local_epochs"}
 
@@ -74,7 +74,9 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Moment, folder: Path) -
     order = sorted({label for lines in panels.values() for label in lines}, key=taxonomy_order)
     looks, keys = styles(order), list(panels)
     points = {label: [cell for lines in panels.values() for cell in lines.get(label, {}).values()] for label in order}
-    legend = {label: f"{label} ({seeds_text(points[label])})" for label in order}
+    legend, heading = legend_labels(points)
+
+    stem = folder / f"{metric.replace('/', '_')}-local_epochs"
 
     def panel(axes: Any, number: int) -> None:
         column, total = keys[number]
@@ -87,7 +89,7 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Moment, folder: Path) -
         title = f"{panel_title(column)}, {total} epochs in all"
         axes.set(title=title, xlabel="Local epochs a round", ylabel=f"{metric_name(metric)}, {at.name}")
 
-    return draw_panels(len(keys), panel, folder / f"{metric.replace('/', '_')}-local_epochs", list(legend.values()))
+    return draw_panels(len(keys), panel, stem, list(legend.values()), heading)
 
 
 def _line(axes: Any, cells: dict[int, Cell], metric: str, look: dict[str, Any]) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.history import Mode, metric_mode
 from fedpm_lightning.report.labels import label_settings, natural
+from fedpm_lightning.report.metrics import Mode, is_share, known
 from fedpm_lightning.report.moment import Moment, Reach, as_moment
 from fedpm_lightning.report.runs import Run, by_setting
 
@@ -76,9 +78,32 @@ class Grid:
     bases: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
-    def mode(self) -> Mode:
-        """Whether a larger or a smaller number is better."""
-        return "min" if isinstance(self.at, Reach) else metric_mode(self.metric)
+    def mode(self) -> Mode | None:
+        """Whether a larger or a smaller number is better; None where neither is."""
+        return "min" if isinstance(self.at, Reach) else known(self.metric).better
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether the numbers are shown in percent."""
+        return is_share(self.metric) and not isinstance(self.at, Reach)
+
+    @cached_property
+    def formats(self) -> dict[Column, str]:
+        """The format of each column's numbers, so that all of a column, spreads included, have the same decimals."""
+        cells = {column: [row[column] for row in self.rows.values() if column in row] for column in self.columns}
+        if self.in_percent or isinstance(self.at, Reach):
+            return dict.fromkeys(self.columns, ".2f")
+        return {column: number_format([cell.mean for cell in found]) for column, found in cells.items()}
+
+
+def number_format(means: Sequence[float | None]) -> str:
+    """Return one format for a column's numbers: four digits of the largest, as a power of ten where they need it."""
+    sizes = [abs(mean) for mean in means if mean]
+    if not sizes:
+        return ".4f"
+    if min(sizes) < max(sizes) / 1e3 or not 1e-3 <= max(sizes) < 1e5:
+        return ".3e"
+    return f".{max(0, 3 - math.floor(math.log10(max(sizes))))}f"
 
 
 def build_grid(runs: Sequence[Run], metric: str, at: Moment | At) -> Grid:

@@ -11,15 +11,15 @@ from pathlib import Path
 from fedpm_lightning.report.ablation import draw_ablations
 from fedpm_lightning.report.cells import Grid, build_grid
 from fedpm_lightning.report.curves import draw
+from fedpm_lightning.report.metrics import default_metric, is_share, known
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.moment import BEST, COLUMN_OF, FINAL, Axis, Moment, Reach, Within
 from fedpm_lightning.report.runs import Run, RunError, find_runs
 from fedpm_lightning.report.table import FORMATS, Format, render
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
-from fedpm_lightning.report.wording import is_share
 
 AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
-_FORMAT_OF: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv"}
+_FORMAT_OF: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".txt": "terminal", "": "terminal"}
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -36,10 +36,11 @@ def make_parser() -> argparse.ArgumentParser:
         metavar="PATH",
         help="a run's folder, one above runs (at any depth), W&B's offline files or folders, or wandb:ENTITY/PROJECT",
     )
-    parser.add_argument("--metric", default="test/acc", help="a column of metrics.csv (%(default)s)")
+    metric = "a column of metrics.csv (test/acc; where no run has it, opt/gap, else a validation figure or a loss)"
+    parser.add_argument("--metric", help=metric)
     _add_moments(parser.add_argument_group("at which moment (one of)"))
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else terminal")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there: .md, .tex, .csv or text")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there: .md, .tex, .csv, .txt")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw accuracy and loss, as PDF and PNG")
     parser.add_argument("--x", choices=AXES, help="one x axis for the curves, one cost for --reach (default: all)")
     return parser
@@ -67,10 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = make_parser().parse_args(argv)
     try:
+        form = choose_format(args.format, args.output)
         runs = find_runs(args.paths)
-        check_metric(args.metric, runs)
+        args.metric = choose_metric(args.metric, runs)
         grids = [build_grid(runs, args.metric, moment) for moment in moments(args)]
-        put(render(grids, choose_format(args.format, args.output)), args.output)
+        put(render(grids, form), args.output)
         if args.plots:
             for file in draw_all(runs, grids[0], args.plots, (args.x,) if args.x else AXES):
                 print(f"drawn: {file}", file=sys.stderr)
@@ -84,9 +86,11 @@ def moments(args: argparse.Namespace) -> list[Moment]:
     """Return the moments that were asked for: one, or the target's three costs.
 
     Raises:
-        RunError: If the target of an accuracy is above 1.
+        RunError: If the target of an accuracy is above 1, or the metric has no direction in which to reach one.
     """
     if args.reach is not None:
+        if known(args.metric).better is None:
+            raise RunError(f"{args.metric} has no better direction, so --reach does not apply: use --at-round, say")
         if is_share(args.metric) and args.reach > 1:
             share = f"{args.reach / 100:g}"
             raise RunError(f"{args.metric} is a share of 1 and never reaches {args.reach:g}; --reach {share} is meant?")
@@ -101,8 +105,17 @@ def moments(args: argparse.Namespace) -> list[Moment]:
 
 
 def choose_format(asked: Format | None, output: Path | None) -> Format:
-    """Return the format asked for, else the one that the file's ending names, else plain text."""
-    return asked or (_FORMAT_OF.get(output.suffix, "terminal") if output else "terminal")
+    """Return the format asked for, else the one that the file's ending names.
+
+    Raises:
+        RunError: If the ending names none and none is asked for.
+    """
+    if asked or output is None:
+        return asked or "terminal"
+    if output.suffix not in _FORMAT_OF:
+        endings = ", ".join(filter(None, _FORMAT_OF))
+        raise RunError(f"--output {output}: {output.suffix} names no format; end it in {endings}, or give --format")
+    return _FORMAT_OF[output.suffix]
 
 
 def put(text: str, output: Path | None) -> None:
@@ -130,15 +143,16 @@ def _sibling(metric: str) -> str:
     return {"acc": f"{split}/loss", "loss": f"{split}/acc"}.get(kind, "")
 
 
-def check_metric(metric: str, runs: Sequence[Run]) -> None:
-    """Reject a metric that no run measured.
+def choose_metric(metric: str | None, runs: Sequence[Run]) -> str:
+    """Return the metric asked for, or the first of the usual ones that a run measured.
 
     Raises:
-        RunError: Naming the metrics there are, the closest first.
+        RunError: If no run measured it, naming the metrics there are, the closest first.
     """
     measured = sorted(set[str]().union(*(run.history.keys() for run in runs)))
+    metric = metric or default_metric(set(measured)) or "test/acc"
     if metric in measured:
-        return
+        return metric
     close = get_close_matches(metric, measured, n=1)
     hint = f" (did you mean {close[0]}?)" if close else ""
     there = ", ".join(measured) or "nothing, no round is complete"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from fedpm_lightning.report.cells import Cell, Grid
 from fedpm_lightning.report.figure import draw_panels
 from fedpm_lightning.report.looks import AXIS_NAMES, metric_name, panel_title, style, styles
+from fedpm_lightning.report.metrics import is_share, known
 from fedpm_lightning.report.moment import COLUMN_OF, SCALE_OF, Axis
-from fedpm_lightning.report.wording import is_share
 
 __all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "seeds_text", "style"]
 
@@ -45,7 +45,7 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
     columns = [column for column in grid.columns if any(curves[column].values())]
     if not columns:
         return []
-    legend = {label: f"{label} ({seeds_text(row.values())})" for label, row in grid.rows.items()}
+    legend, heading = legend_labels({label: list(row.values()) for label, row in grid.rows.items()})
 
     def panel(axes: Any, number: int) -> None:
         column = columns[number]
@@ -54,7 +54,9 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
         _finish(axes, [point for points in curves[column].values() for point in points], metric)
         axes.set(title=panel_title(column), xlabel=AXIS_NAMES[axis], ylabel=metric_name(metric))
 
-    return draw_panels(len(columns), panel, folder / f"{metric.replace('/', '_')}-{axis}", list(legend.values()))
+    return draw_panels(
+        len(columns), panel, folder / f"{metric.replace('/', '_')}-{axis}", list(legend.values()), heading
+    )
 
 
 def curve(cell: Cell, metric: str, axis: Axis, initial: bool = True) -> list[Point]:
@@ -93,6 +95,15 @@ def seeds_text(cells: Iterable[Cell]) -> str:
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
 
 
+def legend_labels(cells: Mapping[str, Sequence[Cell]]) -> tuple[dict[str, str], str | None]:
+    """Return row label -> its text in the legend, and the legend's heading: n stands there where all have the same."""
+    seeds = {label: seeds_text(row) for label, row in cells.items()}
+    if len(set(seeds.values())) == 1:
+        (n,) = set(seeds.values())
+        return {label: label for label in seeds}, None if n == "n = 1" else f"mean ± std over seeds ({n})"
+    return {label: f"{label} ({n})" for label, n in seeds.items()}, "mean ± std over seeds"
+
+
 def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any], place: int) -> None:
     """Draw one line with its band, mean ± std; its place shifts the markers, so that lines on top of others show."""
     if not points:
@@ -100,7 +111,7 @@ def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any],
     scale = 100.0 if is_share(metric) else 1.0
     x = [point[0] for point in points]
     mean, std = [scale * point[1] for point in points], [scale * point[2] for point in points]
-    step = max(1, math.ceil(len(x) / 10))
+    step = max(1, math.ceil(len(x) / 5))  # few enough for dashes to show between them
     axes.plot(x, mean, markevery=(place % step, step), **look)
     if any(std):
         low, high = [m - s for m, s in zip(mean, std, strict=True)], [m + s for m, s in zip(mean, std, strict=True)]
@@ -108,10 +119,26 @@ def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any],
 
 
 def _finish(axes: Any, points: Sequence[Point], metric: str) -> None:
-    """Set the scales: gaps and distances logarithmic, losses where they span decades."""
-    means = [mean for _, mean, _ in points if math.isfinite(mean) and mean > 0]
-    if not means or is_share(metric):
-        return
-    if metric.startswith("opt/") or max(means) / min(means) > _WIDE:
+    """Set the y scale."""
+    means = [mean for _, mean, _ in points if math.isfinite(mean)]
+    scale, threshold = y_scale(metric, means)
+    if scale == "log":
         axes.set_yscale("log", nonpositive="clip")
         axes.set_ylim(min(means) / 2, max(means) * 2)  # a band that reaches below zero would fill decades
+    elif scale == "symlog":
+        axes.set_yscale("symlog", linthresh=threshold)
+
+
+def y_scale(metric: str, values: Sequence[float]) -> tuple[Literal["linear", "log", "symlog"], float]:
+    """Choose the scale on which every value shows, and where a `symlog` one stops being linear.
+
+    What falls or rises by orders of magnitude is logarithmic if it is positive. Where rounding takes a gap to zero or
+    below, the axis is linear from the smallest positive value down. A signed metric (a cosine) is linear.
+    """
+    positive = [value for value in values if value > 0]
+    by_magnitude = known(metric).by_magnitude
+    if not positive or is_share(metric) or not (by_magnitude or max(positive) / min(positive) > _WIDE):
+        return "linear", 0.0
+    if len(positive) == len(values):
+        return "log", 0.0
+    return ("symlog", min(positive)) if by_magnitude or min(values) == 0 else ("linear", 0.0)

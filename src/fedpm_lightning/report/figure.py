@@ -1,8 +1,9 @@
-"""A figure of panels in a row or more, with one legend beside them, written as PDF and PNG."""
+"""A figure of panels in a row or more, with one legend below them, written as PDF and PNG."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,13 @@ from typing import Any
 from fedpm_lightning.report.looks import STYLE, load_pyplot
 
 _WIDTH, _HEIGHT, _MOST_IN_ROW = 2.9, 2.3, 3
+_LINE, _LETTER, _HANDLE = 0.165, 0.066, 0.62  # inches: a legend's line, a letter at 8 points, a handle with its gaps
 _DPI = 200
 
 
-def draw_panels(count: int, draw: Callable[[Any, int], None], stem: Path, order: Sequence[str]) -> list[Path]:
+def draw_panels(
+    count: int, draw: Callable[[Any, int], None], stem: Path, order: Sequence[str], heading: str | None = None
+) -> list[Path]:
     """Draw a figure and write it.
 
     Args:
@@ -21,6 +25,7 @@ def draw_panels(count: int, draw: Callable[[Any, int], None], stem: Path, order:
         draw: Draws into the axes of panel i: `draw(axes, i)`.
         stem: The files' path without its ending.
         order: The legend's labels, in order.
+        heading: The legend's heading.
 
     Returns:
         The files, PDF and PNG.
@@ -30,7 +35,7 @@ def draw_panels(count: int, draw: Callable[[Any, int], None], stem: Path, order:
     """
     pyplot = load_pyplot()
     across = min(count, _MOST_IN_ROW)
-    down = math.ceil(count / across)
+    down, width = math.ceil(count / across), _WIDTH * across + 0.7
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(down, across, squeeze=False, layout="constrained")
         axes = list(grid.flat)
@@ -40,31 +45,48 @@ def draw_panels(count: int, draw: Callable[[Any, int], None], stem: Path, order:
                 panel.set_ylabel("")
         for panel in axes[count:]:
             panel.set_visible(False)
-        lines, letters = _legend(figure, axes[:count], order)
+        lines = _legend(figure, axes[:count], order, heading, width)
         # The panels keep their size whatever the legend says.
-        figure.set_size_inches(_WIDTH * across + 0.7 + 0.068 * letters, max(_HEIGHT * down + 0.2, 0.17 * lines + 0.4))
+        figure.set_size_inches(width, _HEIGHT * down + 0.2 + _LINE * lines)
         files = _save(figure, stem)
         pyplot.close(figure)
     return files
 
 
-def _legend(figure: Any, axes: Sequence[Any], order: Sequence[str]) -> tuple[int, int]:
-    """Put one legend outside of the panels, to the right; return its number of lines and the length of the longest."""
+def _legend(figure: Any, axes: Sequence[Any], order: Sequence[str], heading: str | None, width: float) -> int:
+    """Put one legend below the panels, in as many columns as fit into their width; return its number of lines."""
     handles: dict[str, Any] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     labels = sorted(handles, key=list(order).index)
-    if labels:
-        figure.legend(
-            [handles[label] for label in labels],
-            labels,
-            title=None if all(label.endswith("(n = 1)") for label in labels) else "mean ± std over seeds",
-            loc="outside right center",
-            frameon=False,
-            handlelength=4.5,
-        )
-    return len(handles) + 1, max(map(len, handles), default=0)
+    if not labels:
+        return 0
+    texts = [textwrap.fill(label, int((width - _HANDLE) / _LETTER)) for label in labels]
+    columns = _columns(texts, width)
+    figure.legend(
+        [handles[label] for label in labels],
+        texts,
+        title=heading,
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        handlelength=4,
+        columnspacing=1.2,
+    )
+    tallest = max(text.count("\n") + 1 for text in texts)
+    return math.ceil(len(labels) / columns) * tallest + 1 + (heading is not None)
+
+
+def _columns(texts: Sequence[str], width: float) -> int:
+    """Return in how many columns, filled from above, the texts fit into a width in inches."""
+    letters = [max(map(len, text.splitlines())) for text in texts]
+    for columns in range(len(texts), 1, -1):
+        rows = math.ceil(len(texts) / columns)
+        widest = [max(letters[i : i + rows]) for i in range(0, len(texts), rows)]
+        if sum(_HANDLE + _LETTER * letter for letter in widest) + 0.15 * columns <= width:
+            return columns
+    return 1
 
 
 def _save(figure: Any, stem: Path) -> list[Path]:

@@ -78,6 +78,15 @@ def effective_classes(histogram: Sequence[Sequence[int]]) -> list[float]:
     return np.where(totals[:, 0] > 0, np.exp(entropy(shares)), 0.0).tolist()
 
 
+def client_heterogeneity(histogram: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+    """Return effective classes and total variation to the pooled labels of each client that holds a sample."""
+    counts = np.asarray(histogram, dtype=np.float64)
+    held = counts[counts.sum(axis=1) > 0]
+    clients = held / held.sum(axis=1, keepdims=True)
+    pooled = held.sum(axis=0) / max(held.sum(), 1.0)
+    return np.exp(entropy(clients)).tolist(), total_variation(clients, pooled).tolist()
+
+
 def heterogeneity_of(partition: dict[str, Any]) -> dict[str, float]:
     """Describe the partition of a partition.json; empty for one without sizes."""
     sizes = partition.get("sizes") or []

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from fedpm_lightning.report.metrics import Mode
+
 Row: TypeAlias = dict[str, float]
 """Metric name -> value of one round; `round` counts from 1."""
-
-Mode: TypeAlias = Literal["max", "min"]
 
 # In order of preference. The losses are the last resort of a run that measures neither accuracy nor a gap.
 _CANDIDATES: dict[str, tuple[Mode, str]] = {
@@ -61,14 +61,6 @@ def choose_monitor(keys: Iterable[str]) -> Monitor:
         f"no metric can decide the best round: the run measures {sorted(measured) or 'nothing'}, "
         f"one of {list(_CANDIDATES)} is needed; evaluate on val/* or test/*, or name a monitor by hand"
     )
-
-
-def metric_mode(metric: str) -> Mode:
-    """Tell whether larger or smaller is better for a metric, from the last part of its name."""
-    group, _, name = metric.rpartition("/")
-    if group == "clients_acc":
-        return "min" if name == "std" else "max"
-    return "max" if any(word in name for word in ("acc", "auc", "f1", "precision", "recall")) else "min"
 
 
 @dataclass

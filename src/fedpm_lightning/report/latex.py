@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from fedpm_lightning.report.cells import Cell, Grid
+from fedpm_lightning.report.cells import Column, Grid
 from fedpm_lightning.report.notes import note_lines
 from fedpm_lightning.report.wording import best_cells, count, marks, number, title
 
@@ -22,9 +22,9 @@ def latex_table(grid: Grid) -> str:
     columns = "l" + "c" * len(grid.columns)
     best = best_cells(grid)
     body = [
-        " & ".join([escape(label), *(_cell(row.get(column), grid, (label, column) in best) for column in grid.columns)])
+        " & ".join([escape(label), *(_cell(grid, label, column, (label, column) in best) for column in grid.columns)])
         + r" \\"
-        for label, row in grid.rows.items()
+        for label in grid.rows
     ]
     lines = [
         r"% needs \usepackage{booktabs}",
@@ -32,6 +32,7 @@ def latex_table(grid: Grid) -> str:
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape(title(grid))}.}}",
+        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', f'{grid.metric} {grid.at.name}'.lower()).strip('-')}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         *_heads(grid),
@@ -69,22 +70,23 @@ def _split(split: str) -> str:
     return re.sub(r"alpha=(\S+)", r"$\\alpha = \1$", escape(split))
 
 
-def _cell(cell: Cell | None, grid: Grid, best: bool) -> str:
+def _cell(grid: Grid, label: str, column: Column, best: bool) -> str:
     r"""Write one cell: `\textbf{91.23} $\pm$ \textbf{0.40} (3)` if it is the best of its column."""
+    cell = grid.rows[label].get(column)
     if cell is None:
         return "--"
     if cell.mean is None:
         return escape((f"-- (0 of {len(cell.missed)})" if cell.missed else "--") + marks(cell))
     bold = r"\textbf{%s}" if best else "%s"
-    text = bold % _number(grid, cell.mean)
+    text = bold % _number(grid, column, cell.mean)
     if cell.std is not None:
-        text += rf" $\pm$ {bold % _number(grid, cell.std)}"
+        text += rf" $\pm$ {bold % _number(grid, column, cell.std)}"
     return f"{text} ({count(cell)}){escape(marks(cell))}"
 
 
-def _number(grid: Grid, value: float) -> str:
+def _number(grid: Grid, column: Column, value: float) -> str:
     r"""Write a number, `2.5e-15` as $2.5 \times 10^{-15}$."""
-    return re.sub(r"^(.*)e([+-])0*(\d+)$", _power, number(grid, value))
+    return re.sub(r"^(.*)e([+-])0*(\d+)$", _power, number(grid, column, value))
 
 
 def _power(found: re.Match[str]) -> str:

@@ -10,8 +10,8 @@ import zlib
 from typing import Any
 
 from fedpm_lightning.report.cells import TAXONOMY, Column, taxonomy_order
+from fedpm_lightning.report.metrics import is_share, known
 from fedpm_lightning.report.moment import Axis
-from fedpm_lightning.report.wording import is_share
 
 LOOKS: dict[str, tuple[str, str]] = {
     "PSGD": ("#999999", "|"),
@@ -34,20 +34,17 @@ LOOKS: dict[str, tuple[str, str]] = {
 
 _OTHERS = ("#117733", "#6699CC", "#AA4466", "#DDAA33", "#004488", "#BB5566")
 _OTHER_MARKERS = "H+x1234"
-# A variant of a method has its colour and marker and a line of its own; the first, or only, is solid.
-_DASHES: tuple[Any, ...] = ("-", "--", ":", "-.", (0, (6, 1, 1, 1, 1, 1)), (0, (1, 3)), (0, (8, 3)))
+# A variant of a method has its marker, hollow, in a darker or lighter shade of its colour, and dashes of its own; the
+# first, or only, is solid.
+_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (8, 3)))
+_SHADES = (0.0, -0.55, 0.4, -0.3, 0.65, -0.75)  # towards black, or above 0 towards white
 
 AXIS_NAMES: dict[Axis, str] = {
     "rounds": "Communication round",
     "megabytes": "Sent up by all clients (MB)",
     "seconds": "Wall time (s)",
 }
-_METRIC_NAMES = {
-    "test/acc": "Test accuracy",
-    "val/acc": "Validation accuracy",
-    "test/loss": "Test loss",
-    "val/loss": "Validation loss",
-    "train/loss": "Training loss",
+_IN_SYMBOLS = {
     "opt/gap": r"$f(\theta) - f^*$",
     "opt/distance": r"$\|\theta - \theta^*\|$",
     "opt/grad_norm": r"$\|\nabla f(\theta)\|$",
@@ -86,15 +83,37 @@ def style(label: str, variant: int | None = None) -> dict[str, Any]:
         code = zlib.crc32(name.encode())
         colour, marker = _OTHERS[code % len(_OTHERS)], _OTHER_MARKERS[code % len(_OTHER_MARKERS)]
     number = int(label not in TAXONOMY) if variant is None else variant
-    return {"color": colour, "marker": marker, "linestyle": _DASHES[number % len(_DASHES)]}
+    fill = "full" if number == 0 else "none"
+    return {
+        "color": shade(colour, number),
+        "marker": marker,
+        "linestyle": _DASHES[number % len(_DASHES)],
+        "fillstyle": fill,
+    }
+
+
+def shade(colour: str, variant: int, on_dark: bool = False) -> str:
+    """Return the colour `#rrggbb` of a method's variant: for 0 the method's own, then darker and lighter ones.
+
+    Args:
+        colour: The method's colour.
+        variant: Counted from 0.
+        on_dark: Whether it has to stand out from a dark page.
+    """
+    parts = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    shift = _SHADES[variant % len(_SHADES)]
+    if shift and (on_dark or sum(parts) < 240):  # a dark colour has shades above it only
+        shift = 0.25 + abs(shift) / 2
+    end = 255 if shift > 0 else 0
+    return "#" + "".join(f"{round(part + abs(shift) * (end - part)):02X}" for part in parts)
 
 
 def styles(labels: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the look of each row of a table: rows of one method differ in their dashes."""
+    """Return the look of each row of a table: rows of one method differ in shade, dashes and filling."""
     seen: dict[tuple[str, str], int] = {}
     looks: dict[str, dict[str, Any]] = {}
     for label in labels:
-        bare = style(label)
+        bare = style(label, 0)
         method = (bare["color"], bare["marker"])
         looks[label] = style(label, seen.get(method, 0))
         seen[method] = seen.get(method, 0) + 1
@@ -102,13 +121,10 @@ def styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def metric_name(metric: str) -> str:
-    """Return a metric's name on an axis, with its unit."""
-    return f"{plain_name(metric)} (%)" if is_share(metric) else plain_name(metric)
-
-
-def plain_name(metric: str) -> str:
-    """Return a metric's name without a unit; the column itself where it has none."""
-    return _METRIC_NAMES.get(metric, metric)
+    """Return a metric's name on an axis, with its unit where it has a physical one."""
+    name = _IN_SYMBOLS.get(metric) or known(metric).name
+    unit = "%" if is_share(metric) else known(metric).unit
+    return f"{name} ({unit})" if unit in ("%", "s", "bytes") else name
 
 
 def panel_title(column: Column) -> str:

@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
-from fedpm_lightning.report.history import History, Row, metric_mode
+from fedpm_lightning.report.history import History, Row
+from fedpm_lightning.report.metrics import known
 from fedpm_lightning.report.recap import human_bytes, human_seconds
 from fedpm_lightning.report.run import Run
 
@@ -100,8 +101,14 @@ class Within:
             return Figure(None, self._short(run, max(spent, default=0.0)))
         inside = [row for row in run.history.rows if column in row and row[column] <= self.limit and metric in row]
         if not inside:
-            return Figure(None, f"{metric} was not measured within {self.name}")
+            return Figure(None, self._over(run, metric, min(spent)))
         return _finite(inside[-1][metric], metric)
+
+    def _over(self, run: Run, metric: str, first: float) -> str:
+        """Say why nothing was measured within the budget: one round may take more than all of it."""
+        if first > self.limit and self.budget != "round":
+            return f"one round takes more than {self.name}: {_amount(self.budget, first)}"
+        return f"{metric} was not measured within {self.name}"
 
     def _short(self, run: Run, spent: float) -> str:
         """Say how far a run came that did not use up the budget."""
@@ -129,7 +136,7 @@ class Reach:
 
     def title(self, metric: str) -> str:
         """Say what the number is."""
-        sign = "≥" if metric_mode(metric) == "max" else "≤"
+        sign = "≥" if known(metric).better == "max" else "≤"
         unit = "uplink megabytes" if self.cost == "megabytes" else self.cost
         return f"{unit} to reach {metric} {sign} {self.target:g}"
 
@@ -157,7 +164,7 @@ def as_moment(at: Moment | Literal["final", "best"]) -> Moment:
 
 def first_reaching(history: History, metric: str, target: float) -> Row | None:
     """Return the first round whose figure is at least (for losses and gaps: at most) the target."""
-    up = metric_mode(metric) == "max"
+    up = known(metric).better == "max"
     for row in history.rows:
         value = row.get(metric, math.nan)
         if value >= target if up else value <= target:

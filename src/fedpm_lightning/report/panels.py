@@ -8,36 +8,18 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from fedpm_lightning.report.looks import AXIS_NAMES, plain_name
+from fedpm_lightning.report.looks import AXIS_NAMES
+from fedpm_lightning.report.metrics import known
 from fedpm_lightning.report.moment import COLUMN_OF, Axis
 
 AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
 _AGAINST: dict[Axis, str] = {"rounds": "rounds", "megabytes": "megabytes sent up", "seconds": "seconds"}
-_LOGARITHMIC = ("opt/", "precond/condition")  # these fall or rise by orders of magnitude
-_NAMES = {
-    "opt/gap": "Gap f(θ) - f(θ*)",
-    "opt/distance": "Distance to the optimum ‖θ - θ*‖",
-    "opt/grad_norm": "Gradient norm ‖∇f(θ)‖",
-    "drift/norm_mean": "Client drift, mean ‖θ_i - θ‖",
-    "drift/norm_max": "Client drift, largest ‖θ_i - θ‖",
-    "drift/direction_mean": "Length of what clients send, mean",
-    "drift/cosine": "Mean cosine between clients' updates",
-    "precond/drift": "Preconditioner drift",
-    "precond/condition": "Condition number of the mixed preconditioner",
-    "damping/raised": "Factorisations that needed more damping",
-    "damping/delta_max": "Greatest damping used",
-    "clients_acc/mean": "Accuracy by client, mean",
-    "clients_acc/worst_tenth": "Accuracy of the worst tenth of the clients",
-    "clients_acc/std": "Accuracy by client, standard deviation",
-    "time/local_share": "Share of time in local steps",
-    "time/factors_share": "Share of time in factors",
-    "time/mixing_share": "Share of time in mixing",
-    "time/eval_share": "Share of time in evaluation",
-    "partition/tv_mean": "Total variation of a client's labels from all, mean",
-    "partition/js_mean": "Jensen-Shannon distance of a client's labels from all, mean",
-    "partition/effective_classes_mean": "Effective classes a client, mean",
-    "partition/size_gini": "Gini coefficient of the clients' sizes",
-}
+_DIAGNOSTICS = (
+    "drift/norm_mean", "drift/norm_max", "drift/direction_mean", "drift/cosine", "precond/drift", "precond/condition",
+    "damping/raised", "damping/delta_max", "clients_acc/mean", "clients_acc/worst_tenth", "clients_acc/std",
+    "time/local_share", "time/factors_share", "time/mixing_share", "time/eval_share",
+)  # fmt: skip
+_HETEROGENEITY = ("tv_mean", "js_mean", "effective_classes_mean", "size_gini")
 
 
 class Curve(NamedTuple):
@@ -49,7 +31,7 @@ class Curve(NamedTuple):
     @property
     def title(self) -> str:
         """The panel's heading."""
-        return f"{name_of(self.metric)} against {_AGAINST[self.axis]}"
+        return f"{known(self.metric).name} against {_AGAINST[self.axis]}"
 
     @property
     def x_title(self) -> str:
@@ -59,7 +41,7 @@ class Curve(NamedTuple):
     @property
     def log_y(self) -> bool:
         """Whether the metric is drawn on a logarithmic axis."""
-        return self.metric.startswith(_LOGARITHMIC)
+        return known(self.metric).by_magnitude
 
 
 class Bar(NamedTuple):
@@ -76,7 +58,7 @@ class Bar(NamedTuple):
     def title(self) -> str:
         """The panel's heading."""
         when = {"final": " at the final round", "best": " at the best round by the run's monitor"}
-        return name_of(self.metric) + when.get(self.key.split("/")[0], "")
+        return known(self.metric).name + when.get(self.key.split("/")[0], "")
 
 
 class Section(NamedTuple):
@@ -97,11 +79,8 @@ SECTIONS: tuple[Section, ...] = (
     Section("Accuracy", _curves(("test/acc", "val/acc")), always=True),
     Section("Loss", _curves(("test/loss", "train/loss")), always=True),
     Section("Optimum", _curves(("opt/gap", "opt/distance", "opt/grad_norm"))),
-    Section("Heterogeneity", tuple(Bar(key) for key in _NAMES if key.startswith("partition/"))),
-    Section(
-        "Diagnostics",
-        _curves([key for key in _NAMES if not key.startswith(("opt/", "partition/"))], ("rounds",)),
-    ),
+    Section("Heterogeneity", tuple(Bar(f"partition/{key}") for key in _HETEROGENEITY)),
+    Section("Diagnostics", _curves(_DIAGNOSTICS, ("rounds",))),
 )
 """Every panel there is, in the order of the page."""
 
@@ -119,8 +98,3 @@ def sections_for(measured: Collection[str] | None) -> list[Section]:
         for section in SECTIONS
     ]
     return [section for section in found if section.panels]
-
-
-def name_of(metric: str) -> str:
-    """Return a metric's name in words; W&B shows accuracies as shares of 1 and no LaTeX."""
-    return _NAMES.get(metric) or plain_name(metric)

@@ -19,7 +19,9 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "best": dict, "final": dict, "versions": dict, "heterogeneity": dict, "config": dict, "resumes": list,
 }  # fmt: skip
 """What a report reads of a summary, each of which may also be null."""
-_KINDS = {str: "text", int: "whole number", _NUMBER: "number", bool: "truth value", dict: "mapping", list: "list"}
+_KINDS: dict[object, str] = {
+    str: "text", int: "whole number", _NUMBER: "number", bool: "truth value", dict: "mapping", list: "list"
+}  # fmt: skip
 _WAY_OUT = "remove the folder or run it again"
 
 

@@ -53,7 +53,9 @@ class Comparison:
 def compare_column(grid: Grid, column: Column) -> list[Comparison]:
     """Test a column's best row against every other; empty where there is nothing to compare."""
     cells = {label: row[column] for label, row in grid.rows.items() if column in row and row[column].values}
-    if len(cells) < 2 or isinstance(grid.at, Reach):  # who never got there has no cost: the pairs would be chosen
+    if len(cells) < 2 or grid.mode is None:
+        return []
+    if isinstance(grid.at, Reach):  # who never got there has no cost: the pairs would be chosen
         return []
     pick = max if grid.mode == "max" else min
     best = pick(cells, key=lambda label: cast(float, cells[label].mean))
@@ -152,7 +154,7 @@ def _one_line(one: Comparison, grid: Grid) -> str:
     if one.difference is None:
         return f"{one.rival}: no common seed, no test{_unpaired(one)}"
     sign = "+" if one.difference >= 0 else "-"
-    parts = [f"{sign}{number(grid, abs(one.difference))}"]
+    parts = [f"{sign}{number(grid, one.column, abs(one.difference))}"]
     if one.n < LEAST_T:
         parts.append(f"n too small for a test (needs {LEAST_T})")
     elif one.t is None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.cells import Cell, Grid
+from fedpm_lightning.report.cells import Cell, Column, Grid
 from fedpm_lightning.report.latex import latex_table
 from fedpm_lightning.report.notes import left_out_lines, note_lines
 from fedpm_lightning.report.significance import Comparison, compare_column
@@ -42,15 +42,15 @@ def render(grids: Grid | Sequence[Grid], form: Format) -> str:
     return "\n".join(writers[form](grid) for grid in several)
 
 
-def cell_text(cell: Cell | None, grid: Grid) -> str:
+def cell_text(cell: Cell | None, grid: Grid, column: Column) -> str:
     """Write one cell: `91.23 ± 0.40 (3)`, without a spread for a single run, and what is not as it should be."""
     if cell is None:
         return NOTHING
     if cell.mean is None:
         never = f" (0 of {len(cell.missed)})" if cell.missed else ""
         return f"{NOTHING}{never}{marks(cell)}"
-    spread = "" if cell.std is None else f" ± {number(grid, cell.std)}"
-    return f"{number(grid, cell.mean)}{spread} ({count(cell)}){marks(cell)}"
+    spread = "" if cell.std is None else f" ± {number(grid, column, cell.std)}"
+    return f"{number(grid, column, cell.mean)}{spread} ({count(cell)}){marks(cell)}"
 
 
 def _lines(grid: Grid, bold: Callable[[str], str]) -> list[list[str]]:
@@ -58,7 +58,7 @@ def _lines(grid: Grid, bold: Callable[[str], str]) -> list[list[str]]:
     best = best_cells(grid)
     lines: list[list[str]] = []
     for label, row in grid.rows.items():
-        texts = [cell_text(row.get(column), grid) for column in grid.columns]
+        texts = [cell_text(row.get(column), grid, column) for column in grid.columns]
         marked = [
             bold(text) if (label, column) in best else text for text, column in zip(texts, grid.columns, strict=True)
         ]

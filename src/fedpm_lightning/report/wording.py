@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from fedpm_lightning.report.cells import Cell, Column, Grid
-from fedpm_lightning.report.moment import Reach
 
 NOTHING = "–"
 
 
-def is_share(metric: str) -> bool:
-    """Tell whether a metric is a share of 1, which tables and figures show in percent."""
-    return metric.rsplit("/", 1)[-1].startswith("acc")
-
-
-def in_percent(grid: Grid) -> bool:
-    """Tell whether a table's numbers are in percent."""
-    return is_share(grid.metric) and not isinstance(grid.at, Reach)
-
-
-def number(grid: Grid, value: float) -> str:
-    """Write an accuracy in percent and a cost with two decimals, anything else with four significant digits."""
-    if in_percent(grid):
-        return f"{100 * value:.2f}"
-    return f"{value:.2f}" if isinstance(grid.at, Reach) else f"{value:.4g}"
+def number(grid: Grid, column: Column, value: float) -> str:
+    """Write an accuracy in percent, anything else as the column's other numbers."""
+    return f"{100 * value if grid.in_percent else value:{grid.formats[column]}}"
 
 
 def count(cell: Cell) -> str:
@@ -46,7 +33,7 @@ def marks(cell: Cell) -> str:
 
 def title(grid: Grid) -> str:
     """Say what the numbers are."""
-    unit = ", in percent" if in_percent(grid) else ""
+    unit = ", in percent" if grid.in_percent else ""
     return f"{grid.at.title(grid.metric)}{unit}: mean ± sample std over seeds (n)"
 
 
@@ -56,16 +43,18 @@ def column_head(column: Column) -> str:
 
 
 def best_cells(grid: Grid) -> set[tuple[str, Column]]:
-    """Return (row, column) of the best mean of each column; cells that read the same share it.
+    """Return (row, column) of the best mean of each column, which cells that read the same share.
 
     Where a cost to reach a target is shown, only rows whose every run reached it can be best.
     """
+    if grid.mode is None:
+        return set()
     pick = max if grid.mode == "max" else min
     best: set[tuple[str, Column]] = set()
     for column in grid.columns:
         cells = {label: row[column] for label, row in grid.rows.items() if column in row}
         means = {label: cell.mean for label, cell in cells.items() if cell.mean is not None and not cell.missed}
         if means:
-            top = number(grid, pick(means.values()))
-            best |= {(label, column) for label, mean in means.items() if number(grid, mean) == top}
+            top = number(grid, column, pick(means.values()))
+            best |= {(label, column) for label, mean in means.items() if number(grid, column, mean) == top}
     return best

@@ -72,9 +72,9 @@ def test_runs_that_differ_in_more_than_the_seed_stay_apart(tmp_path, write_run, 
         ("FedAvg", 2, 2)
     ] * 2
     assert len({s["label"] for s in settings}) == 2 and all("lr=" in s["label"] for s in settings)
-    assert [s["look"]["dash"] for s in settings] == ["solid", "dash"] and len(
-        {s["look"]["light"] for s in settings}
-    ) == 1
+    looks = [s["look"] for s in settings]
+    assert [look["dash"] for look in looks] == ["solid", "dash"] and len({look["light"] for look in looks}) == 2
+    assert [look["marker"] for look in looks] == ["square", "square-open"]
     own = [run["own_config"] for run in page().manifest["runs"]]
     assert all(set(lines) <= {"seed_everything", "run_dir", "data.seed", "trainer.logger"} for lines in own)
 

@@ -24,7 +24,7 @@ from fedpm_lightning.report.dashboard.run_entry import (
     run_entry,
     short_id,
 )
-from fedpm_lightning.report.history import metric_mode
+from fedpm_lightning.report.metrics import known
 from fedpm_lightning.report.runs import Run, by_setting
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ def collect(runs: Sequence[Run]) -> PageData:
             entries.append({**entry, "setting": setting["id"], **shared})
         settings.append(setting)
     manifest = {
-        "metrics": [{"key": key, "mode": metric_mode(key)} for key in metrics],
+        "metrics": [{"key": key, **_known(key)} for key in metrics],
         "settings": settings,
         "runs": entries,
         "configs": configs.values,
@@ -107,6 +107,12 @@ def metric_order(keys: Iterable[str]) -> list[str]:
     """Order metrics: accuracies and losses, then everything else by name."""
     place = {key: number for number, key in enumerate(_FIRST)}
     return sorted(keys, key=lambda key: (place.get(key, len(place)), key))
+
+
+def _known(key: str) -> dict[str, Any]:
+    """Return what the page says about a metric."""
+    it = known(key)
+    return {"mode": it.better, "name": it.name, "unit": it.unit, "meaning": it.meaning, "log": it.by_magnitude}
 
 
 def finite(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedpm_lightning.report.cells import TAXONOMY, taxonomy_order
-from fedpm_lightning.report.curves import style
+from fedpm_lightning.report.looks import shade, style
 
 # Okabe and Ito's colours, and the same hues with enough contrast on a dark ground.
 _ON_DARK = {
@@ -21,18 +21,18 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 def look(label: str, variant: int) -> dict[str, Any]:
-    """Return colour (light and dark), marker and dash of a row.
+    """Return colour (light and dark), marker and dash of a row; a variant's marker is hollow.
 
     Args:
         label: The row's label, which begins with a method's name.
         variant: How many other labels of the method come before this one.
     """
-    fixed = style(label)
-    colour = str(fixed["color"])
+    fixed = style(label, 0)
+    colour, marker = str(fixed["color"]), _PLOTLY.get(str(fixed["marker"]), "circle")
     return {
-        "light": colour,
-        "dark": _ON_DARK.get(colour, colour),
-        "marker": _PLOTLY.get(str(fixed["marker"]), "circle"),
+        "light": shade(colour, variant),
+        "dark": shade(_ON_DARK.get(colour, colour), variant, on_dark=True),
+        "marker": f"{marker}-open" if variant else marker,
         "dash": _DASHES[variant % len(_DASHES)],
     }
 
