@@ -20,10 +20,14 @@ class Point(nn.Module):
 
 
 class HalfSum(nn.Module):
-    """1/2 sum of squared residuals."""
+    """1/2 sum of d squared residuals; of fewer, d times their mean, so that chunks of a client weigh as others do."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.d = d
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().sum() / 2
+        return (outputs - targets).square().sum() * (self.d / len(outputs)) / 2
 
 
 def quadratic_client(client: int, H: Tensor, b: Tensor) -> InMemoryClient:
@@ -43,4 +47,4 @@ def run_on(method, clients, work, start=None, **keywords) -> Rounds:
     """Return the harness on such clients, from `start` (default 0)."""
     d = clients[0].x.shape[1]
     point = Point(torch.zeros(d, dtype=torch.float64) if start is None else start)
-    return Rounds(method, point, clients, work, HalfSum(), **keywords)
+    return Rounds(method, point, clients, work, HalfSum(d), **keywords)
