@@ -162,3 +162,13 @@ def test_evaluation_keeps_the_memory_order_that_was_asked_for(asked):
 
     Evaluation(Objective(), asked).update("test", Net(2, 3, 4), (torch.randn(5, 2, 4, 4), torch.zeros(5, dtype=int)))
     assert seen == [asked]
+
+
+def test_many_rules_are_told_as_their_sum(quickstart, monkeypatch, capsys):
+    monkeypatch.setattr("fedpm_lightning.module._MOST_LINES", 2)
+    run = quickstart("--rounds", "1", "--model.local_epochs", "1", "--data.limit_train", "100")
+    out = capsys.readouterr().out
+    assert "Local step: FOOF for 6 of 6 tensors" in out and "(each in rules.txt)" in out and "d = " not in out
+    assert "with 26,122 parameters on cpu" in out
+    told = (run.folder / "rules.txt").read_text().splitlines()
+    assert told[0].startswith("Local step: FOOF for 6") and len(told) == 7 and "d = 65" in told[1]

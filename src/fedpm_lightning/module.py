@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback, listeners
 from fedpm_lightning.callbacks.communication import Communication
+from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.choice import ExecutorName, choose
@@ -50,6 +51,8 @@ from fedpm_lightning.types import (
 )
 
 Weighting: TypeAlias = Literal["size", "uniform"]
+
+_MOST_LINES = 12  # of a method's rules; more are told as their sum
 
 
 class FederatedModule(LightningModule):
@@ -134,6 +137,7 @@ class FederatedModule(LightningModule):
         self.server_state: ServerState = {}
         self.broadcast: Broadcast = Broadcast(0, {}, {})
         self.row: dict[str, float] = {}
+        self.rules: list[str] = []
         self.sampled: list[ClientData] = []
         self._listeners: dict[str, list[Callable[..., None]]] = {}
         # A list hides the scratch network from torch: it must not enter state_dict() or parameters().
@@ -319,7 +323,9 @@ class FederatedModule(LightningModule):
         """Check that network and data fit each other, and make the server's state."""
         self.check_network()
         self.method.num_clients = cast(Any, self.trainer).datamodule.num_clients
-        for line in self.method.setup(self.net):
+        self.rules = self.method.setup(self.net)
+        many = len(self.rules) > _MOST_LINES and find_run_files(self.trainer) is not None
+        for line in [f"{self.rules[0]} (each in rules.txt)"] if many else self.rules:
             self.say(line)
         if self.buffer_policy == "local" and any(b.is_floating_point() for b in self.net.buffers()):
             self.say("buffer_policy local: the global model is evaluated with the running statistics it started with")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layers import find_layers, rules, rules_table
+from fedpm_lightning.curvature.layers import find_layers, rules, rules_summary, rules_table
 
 
 def linear(bias: bool) -> nn.Module:
@@ -83,6 +83,12 @@ def test_the_table_names_each_parameter_once_with_its_reason() -> None:
     assert len(rules_table(Shared())) == len(rules(Shared()))
     for words in ("d = 5", "d = 4", "(frozen)", "(shared)", "(no factor)"):
         assert words in table
+
+
+def test_the_summary_counts_tensors_and_numbers_by_rule() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    assert rules_summary(net) == "FOOF for 4 of 6 tensors (26 of 34 numbers), plain for the others"
+    assert rules_summary(nn.Linear(3, 4)) == "FOOF for 2 of 2 tensors (16 of 16 numbers)"
 
 
 def test_attention_and_reparametrised_layers_are_left_alone() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from torch import nn
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.round_bars import RoundBars
+from fedpm_lightning.callbacks.run_facts import device_name
 from fedpm_lightning.callbacks.run_files import current_row, find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
-from fedpm_lightning.report.recap import figures, recap_table
+from fedpm_lightning.report.recap import figures, human_seconds, recap_table
 from fedpm_lightning.report.standing import standing_lines
 from fedpm_lightning.types import ClientUpdate, Cohort
 
@@ -35,6 +39,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         self._history = History()
         self._bars: RoundBars | None = None
         self._enabled = True
+        self._began_at = 0.0
 
     def disable(self) -> None:
         """Show nothing from now on (Lightning calls it on every rank but the first)."""
@@ -63,7 +68,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self.print("  ".join(["initial", *figures(self._history.initial)]))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the bars."""
+        """Say what trains where, and open the bars."""
+        self._began_at = time.monotonic()
+        self.print(f"{model_line(pl_module)} on {device_name(trainer)}")
         terminal = sys.stdout.isatty() if self._plain is None else not self._plain
         if self._enabled and terminal:
             self._bars = RoundBars(done=trainer.current_epoch, total=trainer.max_epochs)
@@ -71,12 +78,28 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Begin the bar over the cohort."""
         if self._bars is not None:
-            self._bars.begin_round(len(cohort))
+            self._bars.begin("clients", len(cohort))
 
     def on_client_end(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
         """One more client is through."""
         if self._bars is not None:
-            self._bars.advance_client()
+            self._bars.advance()
+
+    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+        """The server mixes; how long nobody knows."""
+        if self._bars is not None:
+            self._bars.begin("mixing")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the bar over the batches of the evaluation."""
+        if self._bars is not None:
+            batches = sum(trainer.num_val_batches)
+            self._bars.begin("evaluating", int(batches) if math.isfinite(batches) else None)
+
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+        """One more batch is evaluated."""
+        if self._bars is not None:
+            self._bars.advance()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the round's figures."""
@@ -86,8 +109,15 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._bars.end_round("  ".join(figures(row)))
         elif self._enabled:
             total = trainer.max_epochs if (trainer.max_epochs or -1) > 0 else "?"
+            parts = [f"round {int(row['round'])}/{total}", *figures(row), *self._left(trainer)]
             # Flushed, since a batch system's log file would otherwise stay empty for hours.
-            print("  ".join([f"round {int(row['round'])}/{total}", *figures(row)]), flush=True)
+            print("  ".join(parts), flush=True)
+
+    def _left(self, trainer: Trainer) -> list[str]:
+        """Return the time that the rounds left will take, as those of this start took on average."""
+        left = (trainer.max_epochs or 0) - trainer.current_epoch - 1
+        seconds = (time.monotonic() - self._began_at) / len(self._history.rows)
+        return [f"left {human_seconds(left * seconds)}"] if left > 0 else []
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show what came out, over the whole run where RunFiles knows the rounds before a resume, and how it stands."""
@@ -112,3 +142,12 @@ class RoundProgress(FederatedCallback, ProgressBar):
         if self._bars is not None:
             self._bars.close()
             self._bars = None
+
+
+def model_line(module: LightningModule) -> str:
+    """Write `CNN with 545,098 parameters`, and how many of them train where some are frozen."""
+    net = cast(nn.Module, getattr(module, "net", module))
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in net.parameters()]
+    every, trained = sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
+    frozen = "" if every == trained else f", {trained:,} of them trained"
+    return f"{type(net).__name__} with {every:,} parameters{frozen}"

@@ -1,21 +1,33 @@
-"""Two live bars: rounds of the run, clients of the round."""
+"""Two live bars: rounds of the run, clients of the round; and below them the last round's figures."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
-from rich.console import Console
-from rich.markup import escape
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 _REFRESH_S = 0.1
+
+
+class _Bars(Progress):
+    """Bars, and a line of figures that is cut before it costs a bar its time left."""
+
+    figures = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bars and the line below."""
+        yield self.make_tasks_table(self.tasks)
+        yield Text(self.figures, no_wrap=True, overflow="ellipsis")
 
 
 class RoundBars:
     """The bars of one run on a terminal.
 
-    They are redrawn from the training loop, at most ten times a second, and by no thread: a thread would
-    compete with the training for the interpreter lock.
+    They are redrawn from the training loop, at most ten times a second. A thread redraws them twice a second, so that
+    something moves while the server mixes; more often it would compete with the training for the interpreter lock.
 
     Args:
         done: Rounds done before.
@@ -24,37 +36,44 @@ class RoundBars:
     """
 
     def __init__(self, done: int, total: int | None, console: Console | None = None) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
+        self._progress = _Bars(
+            TextColumn("{task.description:<10}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
             console=console,
-            auto_refresh=False,
+            refresh_per_second=2,
             transient=True,
             # A long round must not age out of the window from which the time left is estimated.
             speed_estimate_period=24 * 3600.0,
         )
         end = total if total is not None and total > 0 else None
-        self._rounds = self._progress.add_task("rounds ", total=end, completed=done, figures="")
-        self._clients = self._progress.add_task("clients", total=None, figures="")
+        self._rounds = self._progress.add_task("rounds", total=end, completed=done)
+        self._work = self._progress.add_task("clients", total=None)
         self._drawn_at = 0.0
         self._progress.start()
 
-    def begin_round(self, clients: int) -> None:
-        """Set the lower bar to zero."""
-        self._progress.reset(self._clients, total=clients)
-        self._draw()
+    def begin(self, work: str, total: int | None = None) -> None:
+        """Set the lower bar to zero for the next part of the round.
 
-    def advance_client(self) -> None:
-        """Move the lower bar by one client."""
-        self._progress.advance(self._clients)
+        Args:
+            work: Its name: clients, mixing, evaluating.
+            total: Its number of steps; None if it has none, so that the bar only moves.
+        """
+        # Progress.reset keeps the total where it is given None.
+        self._progress.reset(self._work, description=work)
+        self._progress.tasks[1].total = total
+        self._progress.refresh()
+
+    def advance(self) -> None:
+        """Move the lower bar by one step."""
+        self._progress.advance(self._work)
         self._draw()
 
     def end_round(self, figures: str) -> None:
         """Move the upper bar by one round and show the round's figures."""
-        self._progress.update(self._rounds, advance=1, figures=escape(figures))
+        self._progress.figures = figures
+        self._progress.advance(self._rounds)
         self._draw()
 
     def print(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The files of a run: metrics.csv (one row a round), partition.json, summary.json.
+"""The files of a run: metrics.csv (one row a round), partition.json, summary.json, rules.txt (by parameter).
 
 They are complete at any moment: a killed run leaves its finished rounds and a summary with `finished: false`.
 """
@@ -90,6 +90,9 @@ class RunFiles(FederatedCallback):
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
+        rules = cast("list[str]", getattr(pl_module, "rules", []))
+        if rules:
+            write_atomically(self.run_dir / "rules.txt", "\n".join(rules) + "\n")
         self.write_summary()
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

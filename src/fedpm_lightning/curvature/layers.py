@@ -135,6 +135,15 @@ def rules_table(net: nn.Module) -> list[str]:
     return lines
 
 
+def rules_summary(net: nn.Module) -> str:
+    """Count `rules` in a line: `FOOF for 20 of 62 tensors (11,164,352 of 11,173,962 numbers), plain for the others`."""
+    found, named = rules(net), dict(net.named_parameters())
+    factored = [parameter for name, parameter in named.items() if found[name] == "FOOF"]
+    numbers, every = sum(p.numel() for p in factored), sum(p.numel() for p in named.values())
+    rest = ", plain for the others" if len(factored) < len(named) else ""
+    return f"FOOF for {len(factored)} of {len(named)} tensors ({numbers:,} of {every:,} numbers){rest}"
+
+
 def _own_parameters(net: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that belong to one module only."""
     named = list(net.named_parameters(remove_duplicate=False))

@@ -46,7 +46,10 @@ class Method(ABC):
             cls.stackable = "no"
 
     def setup(self, net: nn.Module) -> list[str]:
-        """Look at the network once, before round 0; return lines to print (which rule each parameter gets)."""
+        """Look at the network once, before round 0; return what was decided (which rule each parameter gets).
+
+        The first line sums it up: where there are many, it alone is printed and all stand in the run's rules.txt.
+        """
         return []
 
     def scratch_numbers(self) -> int:

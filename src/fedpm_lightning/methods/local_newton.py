@@ -25,7 +25,7 @@ from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, logit_layer
-from fedpm_lightning.curvature.layers import find_layers, rules_table
+from fedpm_lightning.curvature.layers import find_layers, rules_summary, rules_table
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.methods.base import Method
@@ -122,7 +122,7 @@ class LocalNewton(Method):
         """
         if self.preconditioner == "foof":
             self.layers = find_layers(net)
-            return ["Local step by parameter:", *rules_table(net)]
+            return [f"Local step: {rules_summary(net)}", *rules_table(net)]
         flat = (FlatLayer if self.preconditioner == "hessian" else DiagonalLayer).of_net(net)
         self.layers = [flat]
         if logit_layer(net) is None:  # an autodiff Hessian is one client's

@@ -164,7 +164,8 @@ def _distributions(figure: Any, counts: Any, sizes: Any, title: str) -> None:
     }
     panels = figure.subplots(1, 3, sharey=True)
     for panel, (name, values) in zip(panels, shown.items(), strict=True):
-        panel.hist(values, bins=min(30, max(5, len(counts) // 5)), color=_BLUE)
+        within = (0, 1) if values is distance else None
+        panel.hist(values, bins=min(30, max(5, len(counts) // 5)), range=within, color=_BLUE)
         panel.set(xlabel=name)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].set(ylabel="clients")
