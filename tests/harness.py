@@ -70,7 +70,7 @@ class Rounds:
 
     def __post_init__(self) -> None:
         self.model = LocalModel(self.net, Objective(self.loss, self.l2))
-        self.method.num_clients = len(self.clients)
+        self.method.num_clients, self.method.l2 = len(self.clients), self.l2
         self.method.setup(self.net)
         self.theta: Params = clone_params({k: p for k, p in self.net.named_parameters() if p.requires_grad})
         self.server = self.method.init_server(clone_params(self.theta))

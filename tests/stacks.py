@@ -50,7 +50,7 @@ class Side:
     def __post_init__(self):
         net = copy.deepcopy(self.net).double()
         self.model = LocalModel(net, Objective(self.loss, self.l2))
-        self.method.num_clients = len(self.clients)
+        self.method.num_clients, self.method.l2 = len(self.clients), self.l2
         self.method.setup(net)
         self.theta = clone_params({k: p for k, p in net.named_parameters() if p.requires_grad})
         self.server, self.store, self.round = self.method.init_server(self.theta), ClientStore(), 0

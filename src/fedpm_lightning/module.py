@@ -323,6 +323,7 @@ class FederatedModule(LightningModule):
         """Check that network and data fit each other, and make the server's state."""
         self.check_network()
         self.method.num_clients = cast(Any, self.trainer).datamodule.num_clients
+        self.method.l2 = self.objective.l2
         self.rules = self.method.setup(self.net)
         many = len(self.rules) > _MOST_LINES and find_run_files(self.trainer) is not None
         for line in [f"{self.rules[0]} (each in rules.txt)"] if many else self.rules:

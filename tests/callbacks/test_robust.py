@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from torch import nn
 
 from test_ranks import TWO, distance, finish, ranks, state
@@ -56,6 +57,16 @@ def test_a_direction_is_aggregated_as_one(quickstart):
     assert trimmed.code == 0 and clipped.code == 0
     assert float(trimmed.rows[-1]["test/loss"]) == pytest.approx(float(plain.rows[-1]["test/loss"]), abs=0.05)
     assert float(clipped.rows[-1]["test/loss"]) == float(plain.rows[-1]["test/loss"])
+
+
+@pytest.mark.parametrize(("method", "step"), [("psgd", 0.1 * 0.5), ("fedavg", 0.1)])
+def test_clipping_that_bites_moves_theta_by_no_more_than_the_bound(quickstart, method, step):
+    """Directions are clipped around 0 and multiplied by lr 0.5, parameters around theta; all ten clients are above."""
+    words = ("--config", f"configs/method/{method}.yaml", "--data.partition", "iid", "--model.method.lr", "0.5")
+    words = (*words, "--model.local_epochs", "1", *callbacks(("NormClipping", {"max_norm": 0.1})))
+    one, two = (state(quickstart(*words, "--rounds", n, folder=n).folder)["state_dict"] for n in "12")
+    moved = torch.cat([(two[name] - one[name]).flatten() for name in one]).norm()
+    assert 0.2 * step < float(moved) <= step * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("method", ["fedpm", "scaffold"])

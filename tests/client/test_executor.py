@@ -204,6 +204,60 @@ class CountsSamples(FedAvg):
         return client.upload(client.train(self.optimizer(client)), {"n": torch.tensor(client.data.num_samples)})
 
 
+class MixesStates(FedAvg):
+    """Keeps a mean over its parameters: over those of all clients, where they are stacked."""
+
+    stackable, stateful = "any", True
+
+    def init_client(self, client):
+        return {"mean": torch.zeros(3)}
+
+    def client_update(self, client) -> ClientUpdate:
+        update = client.upload(client.train(self.optimizer(client)))
+        bias = list(client.model.params.values())[-1].detach()
+        client.state["mean"] = bias * 0 + bias.square().mean()
+        return update
+
+
+class MixesMessages(FedAvg):
+    stackable = "any"
+
+    def client_update(self, client) -> ClientUpdate:
+        update = client.upload(client.train(self.optimizer(client)))
+        bias = list(client.model.params.values())[-1].detach()
+        update.message["direction"] = bias / bias.norm()
+        return update
+
+
+class NeedsItsState(FedAvg):
+    """Right in the first round, where all states are 0."""
+
+    stackable, stateful = "any", True
+
+    def init_client(self, client):
+        return {"sum": torch.zeros(3)}
+
+    def client_update(self, client) -> ClientUpdate:
+        update = client.upload(client.train(self.optimizer(client)))
+        bias = list(client.model.params.values())[-1].detach()
+        client.state["sum"] = bias + (client.state["sum"] * 0 + client.state["sum"].square().sum())
+        return update
+
+
+class Remembers(FedAvg):
+    """Changes itself, and what it was sent."""
+
+    stackable = "any"
+
+    def broadcast_extra(self, server):
+        return {"c": torch.ones(2)}
+
+    def client_update(self, client) -> ClientUpdate:
+        self.lr, self.called = self.lr / 2, True
+        client.broadcast.extra["c"].zero_()
+        return client.upload(client.train(self.optimizer(client)))
+
+
 class NewUpdate(FedAvg):
     """Says nothing about stacks."""
 
@@ -233,6 +287,19 @@ class MixesSamples(nn.Module):
         return self.linear(x - x.mean(0))
 
 
+class Assigns(MixesSamples):
+    """Keeps the mean of its inputs in a buffer that is another tensor after each pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(6))
+        self.calls = 0
+
+    def forward(self, x):
+        self.mean, self.calls = x.mean(0).detach(), self.calls + 1
+        return self.linear(x)
+
+
 class Noisy(MixesSamples):
     def forward(self, x):
         return self.linear(nn.functional.dropout(x))
@@ -260,6 +327,10 @@ class Noisy(MixesSamples):
         (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1)), None, "Dropout (1) draws"),
         (FedAvg, MixesSamples, None, "comes out otherwise together"),
         (FedAvg, Noisy, None, "random"),
+        (FedAvg, Assigns, None, "buffer mean is assigned anew in a forward pass"),
+        (MixesStates, mlp, None, "state mean comes out otherwise together"),
+        (NeedsItsState, mlp, None, "state sum comes out otherwise together"),
+        (MixesMessages, mlp, None, "message direction comes out otherwise together"),
     ],
 )
 def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):
@@ -267,6 +338,18 @@ def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):
     found = why_not_stacked(side.local(), side.method.stackable, side.clients[0])
     assert found is None if reason is None else reason in found
     assert not side.store.state_dict() and not side.hooks
+
+
+def test_the_trial_leaves_nothing_behind():
+    """Neither in the network, nor in the method, nor in what the server sent."""
+    side = Side(Remembers(0.1), Assigns(), Sequential(), clients_of())
+    before, local = side.model.net.mean, side.local()
+    state = torch.get_rng_state()
+    assert why_not_stacked(local, "any", side.clients[0]) is not None
+    assert side.model.net.mean is before and side.model.net.calls == 0
+    assert side.method.lr == 0.1 and not hasattr(side.method, "called")
+    assert local.broadcast.extra["c"].tolist() == [1, 1] and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(p, side.theta[name]) for name, p in side.model.params.items())
 
 
 def test_a_chunk_that_fails_trains_one_after_another_and_says_so():

@@ -51,6 +51,12 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "in place behind it": lambda: nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(inplace=True), nn.Linear(WIDE, 4)),
     "tokens": lambda: nn.Sequential(nn.Unflatten(1, (2, WIDE // 2)), nn.Linear(WIDE // 2, 3), nn.Flatten()),
     "conv": lambda: nn.Sequential(nn.Unflatten(1, (15, 2, 2)), nn.Conv2d(15, 6, 2), nn.Flatten()),
+    "conv with a 2 x 2 output": lambda: nn.Sequential(
+        nn.Unflatten(1, (15, 2, 2)), nn.Conv2d(15, 6, 3, padding=1), nn.Flatten()
+    ),
+    "groups with a 2 x 2 output": lambda: nn.Sequential(
+        nn.Unflatten(1, (15, 2, 2)), nn.Conv2d(15, 6, 3, padding=1, groups=3), nn.Flatten()
+    ),
     "strided conv": lambda: nn.Sequential(nn.Unflatten(1, (15, 2, 2)), nn.Conv2d(15, 6, 3, 2, padding=1), nn.Flatten()),
     "groups": lambda: nn.Sequential(nn.Unflatten(1, (30, 2, 1)), nn.Conv2d(30, 6, (2, 1), groups=2), nn.Flatten()),
 }
@@ -109,7 +115,7 @@ def without_errors(*args: object, **kwargs: object) -> tuple[dict[str, Tensor], 
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("net", ["linear", "in place behind it", "conv", "groups"])
+@pytest.mark.parametrize("net", ["linear", "in place behind it", "conv with a 2 x 2 output", "groups"])
 def test_training_is_the_same_with_and_without(net: str, momentum: float) -> None:
     ours, used = rounds(made(net), Objective(), momentum=momentum)
     plain, none = without_errors(made(net), Objective(), momentum=momentum)

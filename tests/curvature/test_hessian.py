@@ -12,7 +12,9 @@ from fedpm_lightning.curvature.flat import DiagonalLayer, DiagonalPreconditioner
 from fedpm_lightning.curvature.hessian import autodiff_hessian, hessian, hessian_diagonal, logistic_rows, over_batches
 from fedpm_lightning.curvature.logistic import logistic_hessian, logistic_root
 from fedpm_lightning.curvature.root import curvature_root
+from fedpm_lightning.losses import ClassificationLoss
 from fedpm_lightning.models import MLP, Logistic
+from fedpm_lightning.optim.diagonal_newton import DiagonalNewton
 from harness import SumOfSquares
 
 
@@ -60,19 +62,19 @@ def test_against_finite_differences_of_the_gradient(name):
 @pytest.mark.parametrize("name", ["one logit", "one logit, bias"])
 def test_the_closed_form_is_taken_and_is_exact(name):
     model, data = problem(NETS[name](), l2=0.3), batch()
-    assert logistic_rows(model, data[0]) is not None
+    assert logistic_rows(model, data) is not None
     assert torch.allclose(hessian(model, data), autodiff_hessian(model, data), rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", ["classes", "network", "deep one logit"])
 def test_others_have_no_closed_form(name):
-    assert logistic_rows(problem(NETS[name]()), batch()[0]) is None
+    assert logistic_rows(problem(NETS[name]()), batch()) is None
 
 
 def test_an_activation_behind_the_layer_has_no_closed_form():
     net = nn.Sequential(nn.Linear(5, 1), nn.Tanh()).double()
     model = problem(net)
-    assert logistic_rows(model, batch()[0]) is None
+    assert logistic_rows(model, batch()) is None
     assert not torch.allclose(hessian(model, batch()), logistic_hessian_of(model, batch()))
 
 
@@ -86,6 +88,94 @@ def test_another_loss_has_no_closed_form():
     y = torch.randn(12, 1, dtype=torch.float64)
     expected = x.T @ x / 12 + 0.1 * torch.eye(5, dtype=torch.float64)
     assert torch.allclose(hessian(model, (x, y)), expected, atol=1e-13)
+
+
+class Flipped(nn.BCEWithLogitsLoss):
+    """A subclass whose loss is another one."""
+
+    def forward(self, input, target):
+        return super().forward(2 * input, target)
+
+
+class Smoothed(ClassificationLoss):
+    def forward(self, logits, targets):
+        return super().forward(logits, targets) + logits.square().mean()
+
+
+SUBCLASSES = {
+    "pos_weight": lambda: nn.BCEWithLogitsLoss(pos_weight=torch.tensor(5.0, dtype=torch.float64)),
+    "weight": lambda: nn.BCEWithLogitsLoss(weight=torch.tensor(3.0, dtype=torch.float64)),
+    "sum": lambda: nn.BCEWithLogitsLoss(reduction="sum"),
+    "a scale of its own": Flipped,
+    "a term of its own": Smoothed,
+}
+
+
+@pytest.mark.parametrize("loss", SUBCLASSES)
+def test_a_loss_is_known_by_its_values_and_not_by_its_class(loss):
+    model, (x, y) = problem(Logistic(5, 1, dtype="float64"), l2=0.3, loss=SUBCLASSES[loss]()), batch()
+    data = x, y if loss == "a term of its own" else y.double()[:, None]
+    assert torch.equal(hessian(model, data), autodiff_hessian(model, data))
+    assert torch.equal(hessian_diagonal(model, data), autodiff_hessian(model, data).diagonal())
+    with pytest.raises(ValueError, match="plain mean"):
+        curvature_root(model, data)
+
+
+def test_a_plain_loss_of_any_class_has_the_closed_form():
+    class Own(nn.Module):
+        def forward(self, logits, targets):
+            return nn.functional.softplus(logits[:, 0] * (1 - 2 * targets)).mean()
+
+    for loss, y in ((Own(), batch()[1]), (nn.BCEWithLogitsLoss(), batch()[1].double()[:, None])):
+        model = problem(Logistic(5, 1, dtype="float64"), loss=loss)
+        assert logistic_rows(model, (batch()[0], y)) is not None
+
+
+def test_the_root_of_weighted_classes_is_refused():
+    data = batch(classes=3)
+    for loss in (nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0]).double()), nn.CrossEntropyLoss(label_smoothing=0.5)):
+        model, smooth = problem(Logistic(5, 3, dtype="float64"), loss=loss), loss.label_smoothing
+        if smooth:  # moves the gradient alone
+            B = curvature_root(model, data)
+            assert torch.allclose(B.T @ B, hessian(model, data), atol=1e-13)
+            continue
+        with pytest.raises(ValueError, match="CrossEntropyLoss as it is set"):
+            curvature_root(model, data)
+
+
+def test_a_hook_that_changes_the_output_has_no_closed_form():
+    model = problem(Logistic(5, 1, bias=False, dtype="float64"))
+    model.net.get_submodule("linear").register_forward_hook(lambda module, given, output: 2 * output)
+    assert torch.equal(hessian(model, batch()), autodiff_hessian(model, batch()))
+
+
+class Attends(nn.Module):
+    """One block of attention over three tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.block = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.block(x.view(len(x), 3, 4)).mean(1))
+
+
+def test_attention_has_a_hessian_and_a_diagonal():
+    model, data = problem(Attends().double()), batch(n=3, d=12)
+    H, layer = hessian(model, data), FlatLayer.of(model.params)
+    v = torch.randn(layer.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    theta, step, sides = layer.vector(model.params).detach().clone(), 1e-6, []
+    for sign in (1, -1):
+        model.load(layer.split(theta + sign * step * v), {})
+        model.gradient(data)
+        sides.append(layer.vector(model.gradients()))
+    assert torch.allclose(H @ v, (sides[0] - sides[1]) / (2 * step), rtol=1e-5, atol=1e-6)
+    model.load(layer.split(theta), {})
+    optimizer = DiagonalNewton(model.params, lr=0.1, rho=0.1)
+    optimizer.see(model, data)
+    row = H[0].square() / H[0, 0]
+    assert torch.allclose(layer.vector({n: optimizer._diagonal[id(p)] for n, p in model.params.items()}), row.abs())
 
 
 def test_a_stack_of_clients_is_each_client():

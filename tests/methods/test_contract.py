@@ -29,6 +29,7 @@ from fedpm_lightning.methods import (
     LocalNewton,
     Method,
 )
+from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.types import LocalWork, wire_bytes
 from harness import InMemoryClient, Rounds
 from stacks import Side, clients_of, same_update
@@ -163,6 +164,36 @@ def test_it_improves_the_pooled_loss(name):
     run = start(ROWS[name])
     before = pooled_loss(run)
     assert pooled_loss(advance(run, 5)) < 0.9 * before
+
+
+@dataclass
+class Half(Schedule):
+    def factor(self, round, rounds):
+        return 0.5
+
+
+CURVED = {
+    "LocalNewton, hessian": (partial(LocalNewton, 0.3, preconditioner="hessian"), True),
+    "LocalNewton, plain parameters": (partial(LocalNewton, 0.3, lr_plain=0.1), False),
+    "FedPM, diagonal": (partial(FedPM, 0.3, preconditioner="diagonal"), True),
+}
+
+
+@pytest.mark.parametrize("name", [*ROWS, *CURVED])
+def test_the_schedule_multiplies_the_learning_rate(name):
+    make, glm = CURVED.get(name) or (ROWS[name].make, ROWS[name].glm)
+    torch.manual_seed(0)
+    net = nn.Linear(D, 1, bias=False) if glm else nn.Sequential(nn.Linear(D, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+    net, work, clients = net.double(), LocalWork(steps=1 if glm else 3), classification_clients(torch.float64, glm)
+    scheduled, halved = (Rounds(make(), net, clients, work, l2=0.01) for _ in range(2))
+    scheduled.schedule = Half()
+    halved.method.lr *= 0.5
+    if getattr(halved.method, "lr_plain", None):
+        halved.method.lr_plain *= 0.5
+    plain = Rounds(make(), net, clients, work, l2=0.01)
+    for run in (scheduled, halved, plain):
+        advance(run, 2)
+    assert same(scheduled.theta, halved.theta, 1e-13) and not same(scheduled.theta, plain.theta, 1e-4)
 
 
 @every_method

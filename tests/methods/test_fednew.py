@@ -50,6 +50,20 @@ def test_the_duals_sum_to_zero_and_theta_reaches_the_optimum():
     assert sum(run.states[k]["lam"] for k in range(4)).norm() < 1e-12
 
 
+def test_a_client_that_joins_late_has_no_dual_step_to_finish():
+    """It hears a y it had no part in: lam stays 0, and its first y_i is (Hess + (alpha + rho) I)^-1 (g + rho y)."""
+    clients = logistic_clients(2)
+    run = rounds(FedNew(alpha=0.05, rho=0.1), clients)
+    theta = run.step([0])[NAME][0]
+    y = run.server["y"].clone()
+    assert y.norm() > 0.1
+    run.step([1])
+    g, H = central_gradient_and_hessian([clients[1]], theta)
+    expected = torch.linalg.solve(H + 0.15 * EYE, g + 0.1 * y)
+    assert torch.allclose(run.updates[0].params[NAME][0], expected, rtol=0, atol=1e-12)
+    assert run.states[1]["lam"].norm() == 0
+
+
 def test_a_client_keeps_its_hessian_only_where_it_is_used_again():
     for every, kept in ((1, False), (0, True), (3, True)):
         run = rounds(FedNew(hessian_every=every), logistic_clients())

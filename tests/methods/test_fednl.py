@@ -110,6 +110,41 @@ def test_option_2_adds_the_mean_distance(norm):
     assert torch.allclose(run.step()[NAME][0], expected, atol=1e-12)
 
 
+def test_eigenvalues_below_mu_are_raised_to_it():
+    """Round 1 of option 1 with a mu inside the spectrum: V max(lambda, mu)^-1 V^T g, by hand."""
+    clients, zero = logistic_clients(2), torch.zeros(6, dtype=torch.float64)
+    g, H = central_gradient_and_hessian(clients, zero)
+    values, vectors = torch.linalg.eigh(H)
+    mu = float(values[2:4].mean())
+    expected = -vectors @ ((vectors.T @ g) / torch.where(values < mu, mu, values))
+    assert torch.allclose(rounds(FedNL(mu=mu), clients).step()[NAME][0], expected, rtol=0, atol=1e-13)
+    assert not torch.allclose(rounds(FedNL(mu=1e-9), clients).step()[NAME][0], expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("l2", [1e-5, 1e-3, 0.5])
+def test_mu_follows_the_regulariser(l2):
+    """At every lambda the fresh step without compression is Newton's, also where one direction has that curvature only."""
+    clients = logistic_clients(2)
+    for data in clients:
+        data.x[:, 3] *= 1e-6
+    w = torch.zeros(6, dtype=torch.float64)
+    run = rounds(FedNL(compressor="identity", fresh=True), clients, l2=l2)
+    for _ in range(2):
+        g, H = central_gradient_and_hessian(clients, w, l2)
+        w = w - torch.linalg.solve(H, g)
+        assert torch.allclose(run.step()[NAME][0], w, rtol=0, atol=1e-9)
+    with pytest.raises(ValueError, match="give mu"):
+        rounds(FedNL(), clients, l2=0.0)
+
+
+def test_what_carries_equally_much_is_kept_in_order():
+    ones = torch.ones(5, 5, dtype=torch.float64)
+    assert compress(ones - torch.eye(5), "top_k", 3, {}).positions.tolist() == [1, 2, 3], "row by row"
+    assert compress(2**0.5 * torch.eye(5) + ones - torch.eye(5), "top_k", 4, {}).positions.tolist() == [1, 2, 3, 4]
+    signs = torch.diag(torch.tensor([3.0, -3.0, 1.0, 3.0], dtype=torch.float64))
+    assert compress(signs, "rank_r", 2, {}).s.tolist() == [-3.0, 3.0], "the lower eigenvalue first"
+
+
 def test_the_servers_hessian_is_the_mean_of_the_clients():
     """Also with partial participation: over the clients seen so far."""
     run = rounds(FedNL(compressor="top_k", compressor_level=4, alpha="bound"), logistic_clients())

@@ -61,6 +61,20 @@ def test_the_step_is_the_sketched_newton_step():
     assert {u.wire_bytes for u in run.updates} == {8 * (6 + 9 * 6 + 1)}
 
 
+def test_a_local_set_in_chunks_has_the_root_of_the_whole():
+    class Whole(InMemoryClient):
+        def everything(self, chunk=None):
+            yield self.x, self.y
+
+    (parts,) = logistic_clients(1)
+    assert [len(y) for _, y in parts.everything()] == [12, 12, 6]
+    a, b = (rounds(FedNS(sketch="identity"), [data], l2=0.1) for data in (parts, Whole(0, parts.x, parts.y)))
+    for _ in range(2):
+        assert torch.allclose(a.step()[NAME], b.step()[NAME], rtol=0, atol=1e-13)
+    roots = [run.updates[0].message["SB"] for run in (a, b)]
+    assert torch.allclose(*roots, rtol=0, atol=1e-14)
+
+
 def test_every_sketch_converges_linearly():
     clients = logistic_clients(n=60)
     optimum = minimiser(clients, l2=0.1)

@@ -114,6 +114,35 @@ def test_diagonal_is_a_coordinatewise_newton_step():
     assert {u.wire_bytes for u in run.updates} == {8 * (6 + 6)}
 
 
+@pytest.mark.parametrize("kind", ["hessian", "diagonal"])
+def test_mix_damping_is_the_mixings_alone(kind):
+    """Local steps keep their delta; the server's P_i have the other one over the same H_i."""
+    clients, zero = logistic_clients(2), torch.zeros(6, dtype=torch.float64)
+    run = rounds(fedpm(preconditioner=kind, damping=0.1, mix_damping=2.0), clients)
+    theta, eye = run.step()[NAME][0], torch.eye(6, dtype=torch.float64)
+    numerator, denominator = zero.clone(), 0 * eye
+    for client, update in zip(clients, run.updates, strict=True):
+        g, H = central_gradient_and_hessian([client], zero)
+        H = H if kind == "hessian" else H.diagonal().diag()
+        own = -torch.linalg.solve(H + 0.1 * eye, g)
+        assert torch.allclose(update.params[NAME][0], own, rtol=0, atol=1e-12)
+        numerator, denominator = numerator + (H + 2 * eye) @ own, denominator + H + 2 * eye
+    assert torch.allclose(theta, torch.linalg.solve(denominator, numerator), rtol=0, atol=1e-11)
+
+
+def test_the_first_pass_is_weighted_as_the_mixing_is():
+    """Corrected steps follow sum w_i g_i with w_i = n_i / n: the gradient of all samples together."""
+    clients = logistic_clients(2, n=6)
+    clients[1] = InMemoryClient(1, *(torch.cat([getattr(clients[1], k)] * 5) for k in "xy"))
+    run = rounds(fedpm(correction="gradient"), clients, weighting="size")
+    run.step()
+    zero, n = torch.zeros(6, dtype=torch.float64), sum(len(c.y) for c in clients)
+    g = sum(len(c.y) * central_gradient_and_hessian([c], zero)[0] for c in clients) / n
+    for client, update in zip(clients, run.updates, strict=True):
+        H = central_gradient_and_hessian([client], zero)[1]
+        assert torch.allclose(update.params[NAME][0], -torch.linalg.solve(H, g), rtol=0, atol=1e-12)
+
+
 def test_full_pass_mixes_with_the_hessian_where_the_client_ended():
     clients = logistic_clients(2)
     run = rounds(fedpm(mix_factor="full_pass", mix_damping=0.5), clients)

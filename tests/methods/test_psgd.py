@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpm_lightning.methods import PSGD, FedAvg
 from fedpm_lightning.types import LocalWork, wire_bytes
-from harness import Rounds, SumOfSquares, regression_clients
+from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 from quadratics import quadratics, run_on
 
 
@@ -40,6 +40,22 @@ def test_one_batch_is_fedavg_with_one_step_on_the_rounds_first_batch():
     assert not torch.allclose(one["0.weight"], full["0.weight"])
 
 
+def test_one_batch_is_that_of_the_round():
+    """Every round shuffles anew: the gradient of round 2 is over the batch of round 2."""
+
+    class Shuffled(InMemoryClient):
+        def batches(self, round, work):
+            yield self.x[round : round + 4], self.y[round : round + 4]
+
+    data = Shuffled(0, *(getattr(regression_clients(1)[0], name) for name in "xy"))
+    run = Rounds(PSGD(lr=0.05, batch="one"), nn.Linear(5, 2).double(), [data], loss=SumOfSquares())
+    for round in range(2):
+        W, b = (run.theta[name] for name in ("weight", "bias"))
+        run.step()
+        x, y = data.x[round : round + 4], data.y[round : round + 4]
+        assert torch.allclose(run.updates[0].params["bias"], (x @ W.T + b - y).mean(0), rtol=0, atol=1e-14)
+
+
 def test_psgd_reaches_the_minimiser_of_the_mean_loss():
     clients, optimum = quadratics()
     run = run_on(PSGD(lr=1.0), clients, LocalWork(steps=1))
@@ -56,6 +72,7 @@ def test_the_upload_is_the_gradient_and_nothing_is_left_behind(batch):
     run.step()
     update = run.updates[0]
     assert update.wire_bytes == wire_bytes(start)
+    assert batch == "one" or len(list(clients[0].everything())) == 3, "the gradient is a mean over unequal chunks"
     leaves = {k: v.clone().requires_grad_() for k, v in start.items()}
     loss = SumOfSquares()(torch.func.functional_call(run.net, leaves, (clients[0].x,)), clients[0].y)
     for g, (name, value) in zip(torch.autograd.grad(loss, leaves.values()), update.params.items(), strict=True):

@@ -121,6 +121,15 @@ def test_the_holder_hands_one_update_to_the_methods_mean_whatever_the_order():
     assert holder.finish()["w"].tolist() == [2.0, 2.0], "weights play no part"
 
 
+def test_an_update_is_clipped_from_where_the_round_began():
+    """Start 3, ends 4 and 13: moves of 1 and 10 along one coordinate, of which at most 2 are let through."""
+    start = {"w": torch.tensor([3.0, 0.0])}
+    for end, kept in ((4.0, 4.0), (13.0, 5.0), (-13.0, 1.0)):
+        clipper = ClippingAggregator(MeanAggregator(start), start, max_norm=2.0)
+        clipper.add(ClientUpdate(0, 1, 1, {"w": torch.tensor([end, 0.0])}), 1.0)
+        assert clipper.finish()["w"].tolist() == pytest.approx([kept, 0.0])
+
+
 def test_the_clipper_streams_into_the_weighted_mean():
     like = {"w": torch.zeros(2)}
     clipper = ClippingAggregator(MeanAggregator(like), like, max_norm=2**0.5)

@@ -1,35 +1,42 @@
 """Can this method train stacked clients with this network and loss? Looked up, and then tried on a few real samples.
 
-The trial is what makes `vectorized` safe: two small clients of unequal size train alone and together, and what they
-would send must agree. It meets whatever no list of layers could: a network that mixes samples, draws random numbers, or
-uses an operation that `torch.func.vmap` does not know; a method that says more than it keeps.
+The trial is what makes `vectorized` safe: two clients of unequal size train alone and together, for two rounds, and all
+that they would send and keep must agree. It meets whatever no list of layers could: a network that mixes samples, draws
+random numbers, or uses an operation that `torch.func.vmap` does not know; a method that says more than it keeps, or
+whose state mixes clients. It runs on copies: nothing of it reaches the run.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
+from fedpm_lightning.client.agreement import disagreement
 from fedpm_lightning.client.executor import Stackable, train_together
-from fedpm_lightning.client.local_round import LocalRound
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.local_round import Answer, LocalRound
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.losses import PerSample
 from fedpm_lightning.rng import seeded
-from fedpm_lightning.types import Batch, ClientData, ClientUpdate, LocalWork
+from fedpm_lightning.types import Batch, ClientData, LocalWork
 
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-"""Largest difference of two updates, as a share of how far the client moved."""
+ROUNDS = 2
+"""Rounds of the trial: in the second one the clients' states differ."""
 
-LOW_PRECISION = 0.1
-"""The same where autocast rounds to 8 bits."""
+SAMPLES, STEPS = 16, 18
+"""Samples of a batch and steps of a round; enough for factors to settle, one client's before the other's."""
+
+SHORT, LARGE = 3, 200_000
+"""The same, both, where the network has more parameters than that: a long trial would take longer than it saves."""
 
 
 class Excerpt:
@@ -68,9 +75,18 @@ def why_not_stacked(local: LocalRound, stackable: Stackable, data: ClientData) -
         return found
     try:
         with _quiet():
-            return _tried(replace(local, store=ClientStore(), emit=_silent), stackable, data)
+            return _tried(_apart(local), stackable, data)
     except Exception as cause:
         return f"the trial failed with {type(cause).__name__}: {str(cause).splitlines()[0][:160]}"
+
+
+def _apart(local: LocalRound) -> LocalRound:
+    """Return the round with a network, a loss, a method and a broadcast of its own, which nobody else sees."""
+    model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
+    method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
+    return replace(
+        local, model=model, method=method, broadcast=broadcast, store=ClientStore(), emit=_silent, say=_silent
+    )
 
 
 @contextmanager
@@ -107,29 +123,34 @@ def _known(local: LocalRound, stackable: Stackable) -> str | None:
 
 def _tried(local: LocalRound, stackable: Stackable, data: ClientData) -> str | None:
     """Train two small clients alone and together, and compare."""
-    samples = _first_samples(data, 3)
-    sizes = ((2, 2), (2, 2)) if stackable == "alike" else ((3, 2), (2,))
-    clients = [Excerpt(k, samples, own) for k, own in enumerate(sizes)]
-    alone = [_alone(local, client) for client in clients]
-    together = train_together(local, clients, StackedModel(local.model, len(clients)))
-    theta = local.broadcast.params
-    for client, update in enumerate(alone):
-        for name, own in update.params.items():
-            moved = (own - theta[name]).abs().max() + 1e-6 * theta[name].abs().max()
-            difference = (together[client][0].params[name] - own).abs().max()
-            if not difference <= _tolerance(own) * moved:
-                return f"{name} comes out otherwise together ({float(difference):.1e}) than alone"
+    n, steps = (SAMPLES, STEPS) if sum(p.numel() for p in local.model.params.values()) <= LARGE else (SHORT, SHORT)
+    samples = _first_samples(data, n)
+    few = 2 * n // 3
+    sizes = ([n, few] * steps, [few, n] * steps) if stackable == "any" else ([n, few] * steps,) * 2
+    lengths = (steps, steps - steps // 3) if stackable == "any" else (steps, steps)
+    clients = [Excerpt(k, samples, sizes[k][: lengths[k]]) for k in range(2)]
+    stack = StackedModel(local.model, len(clients))
+    for round in range(ROUNDS):
+        buffers = dict(local.model.net.named_buffers())
+        alone = [_alone(local, client) for client in clients]
+        with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
+            together = train_together(local, clients, stack)
+        for name, now in local.model.net.named_buffers():
+            if buffers.get(name) is not now:
+                return f"buffer {name} is assigned anew in a forward pass (change it in place)"
+        for client, own in enumerate(alone):
+            found = disagreement(own, together[client], local.broadcast.params)
+            if found is not None:
+                return found
+            local.store.put(client, own[1])
+        local.store.commit(round)
     return None
 
 
-def _alone(local: LocalRound, data: ClientData) -> ClientUpdate:
+def _alone(local: LocalRound, data: ClientData) -> Answer:
     with seeded(local.seed, "stack-check", 0, data.client, [local.model.device]):
-        return local.method.client_update(local.client(data))
-
-
-def _tolerance(tensor: Tensor) -> float:
-    rounded = torch.is_autocast_enabled(tensor.device.type)
-    return LOW_PRECISION if rounded else TOLERANCE.get(tensor.dtype, LOW_PRECISION)
+        client = local.client(data)
+        return local.method.client_update(client), client.state
 
 
 def _first_samples(data: ClientData, n: int) -> Batch:

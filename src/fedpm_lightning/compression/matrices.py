@@ -3,6 +3,9 @@
     contractive   ||C(M) - M||_F^2 <= (1 - delta) ||M||_F^2         identity, rank_r, top_k, powersgd
     unbiased      E C(M) = M, E ||C(M) - M||_F^2 <= omega ||M||_F^2   rand_k
 
+Where entries or eigenvalues carry equally much and not all are kept, the first of them are: the entry that comes first in
+the triangle row by row, the lower eigenvalue.
+
 The learning rate alpha of H_i += alpha S_i that goes with them: 1 - sqrt(1 - delta), or 1/(omega + 1).
 
 Random choices draw from torch's global generator, which the frame seeds by (seed, round, client).
@@ -57,7 +60,7 @@ def compress(M: Tensor, kind: Compression, level: int, memory: dict[str, Any]) -
 def rank_r(M: Tensor, R: int) -> LowRank:
     """Return the best rank-R approximation: the R eigenvalues of largest magnitude. delta = R/d."""
     values, vectors = torch.linalg.eigh(M)
-    kept = values.abs().topk(min(R, len(values))).indices
+    kept = _largest(values.abs(), R)
     return LowRank(vectors[:, kept], values[kept])
 
 
@@ -69,8 +72,13 @@ def top_k(M: Tensor, K: int) -> Entries:
     rows, columns = torch.triu_indices(*M.shape, device=M.device)
     upper = M[rows, columns]
     share = upper.square() * torch.where(rows == columns, 1.0, 2.0)
-    positions = share.topk(min(K, len(upper))).indices
+    positions = _largest(share, K)
     return Entries(upper[positions], positions, len(M))
+
+
+def _largest(values: Tensor, n: int) -> Tensor:
+    """Return the places of the n largest values [m], of equal ones the first; `topk` does not say which it takes."""
+    return values.sort(descending=True, stable=True).indices[:n]
 
 
 def rand_k(M: Tensor, K: int) -> Entries:

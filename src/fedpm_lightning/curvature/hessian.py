@@ -1,7 +1,7 @@
 """The exact Hessian of a local objective, l2 term included, over all leaves flattened (`FlatLayer`'s order).
 
-A linear model with one logit has a closed form (logistic.py). Everything else goes through torch.func, reverse over
-reverse in chunks of rows. All of it is float64, whatever the network's dtype, and runs in evaluation mode: dropout
+A linear model with one logit has a closed form (logistic.py), where its output and its loss agree with that in value.
+Everything else goes through torch.func, reverse over reverse in chunks of rows. All of it is float64, whatever the network's dtype, and runs in evaluation mode: dropout
 does not act and running statistics stay as they are.
 
 Stacked clients, leaves [C, ...] and inputs [C, n, ...], have the closed form only: one product for all of them.
@@ -11,19 +11,22 @@ Cost: n d^2 in closed form, d backward passes otherwise; d^2 numbers. `check_siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.layers import Layer, find_layers
 from fedpm_lightning.curvature.logistic import logistic_diagonal, logistic_hessian
+from fedpm_lightning.curvature.loss_check import is_log_likelihood
 from fedpm_lightning.curvature.math import full_precision, input_rows
-from fedpm_lightning.losses import ClassificationLoss, one_logit
+from fedpm_lightning.losses import one_logit
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 
@@ -87,7 +90,7 @@ def check_size(layer: FlatLayer, what: str) -> str:
 
 def hessian(problem: LocalProblem, batch: Batch) -> Tensor:
     """Return the Hessian of f_i on one batch at theta_i, float64 [*, d, d], symmetric."""
-    linear = logistic_rows(problem, batch[0])
+    linear = logistic_rows(problem, batch)
     if linear is not None:
         return logistic_hessian(*linear, problem.objective.l2)
     return autodiff_hessian(problem, batch)
@@ -95,7 +98,7 @@ def hessian(problem: LocalProblem, batch: Batch) -> Tensor:
 
 def hessian_diagonal(problem: LocalProblem, batch: Batch) -> Tensor:
     """Return the diagonal of the Hessian of f_i on one batch, float64 [*, d]; exact, so d^2 without a closed form."""
-    linear = logistic_rows(problem, batch[0])
+    linear = logistic_rows(problem, batch)
     if linear is not None:
         return logistic_diagonal(*linear, problem.objective.l2)
     return autodiff_hessian(problem, batch).diagonal().clone()
@@ -122,20 +125,22 @@ def over_batches(
     return total if mean else total.div_(n)
 
 
-def logistic_rows(problem: LocalProblem, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+def logistic_rows(problem: LocalProblem, batch: Batch) -> tuple[Tensor, Tensor] | None:
     """Return (X [*, n, d], w [*, d]) in float64 if the objective is one-logit logistic regression, else None.
 
-    It is, when one Linear layer holds all leaves and its output is the network's; what stands before it is fixed.
+    It is, when one Linear layer holds all leaves, its output is the network's, and the loss is the plain logistic one;
+    what stands before the layer is fixed.
     """
     layer = logit_layer(problem.net)
     if layer is None or set(layer.params) != set(problem.params):
         return None
-    if not isinstance(problem.objective.loss, ClassificationLoss | nn.BCEWithLogitsLoss):
-        return None
+    inputs, targets = batch
     w = layer.matrix(problem.params).detach().double().squeeze(-2)
     # What the layer is given does not depend on its weights: stacked clients pass through the network as one batch.
-    x = last_input(problem.net, layer, inputs.flatten(0, w.dim() - 1))
-    return None if x is None else (input_rows(x.double(), layer).unflatten(0, inputs.shape[: w.dim()]), w)
+    rows = linear_rows(problem.net, layer, inputs.flatten(0, w.dim() - 1))
+    if rows is None or not is_log_likelihood(problem.objective.loss, rows[1], targets.flatten(0, w.dim() - 1)):
+        return None
+    return rows[0].unflatten(0, inputs.shape[: w.dim()]), w
 
 
 def logit_layer(net: nn.Module) -> Layer | None:
@@ -145,22 +150,28 @@ def logit_layer(net: nn.Module) -> Layer | None:
 
 
 @torch.no_grad()
-def last_input(net: nn.Module, layer: Layer, inputs: Tensor) -> Tensor | None:
-    """Return the input [n, in] of `layer` if its output is the network's output, else None."""
-    seen: list[tuple[Tensor, Tensor]] = []
+def linear_rows(net: nn.Module, layer: Layer, inputs: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return (X [n, d] float64, the network's logits) if these are X w, with the rows X of `layer`, else None."""
+    seen: list[Tensor] = []
 
-    def look(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> None:
-        seen.append((given[0], output))
+    def look(module: nn.Module, given: tuple[Any, ...]) -> None:
+        seen.append(given[0])
 
-    handle = net.get_submodule(layer.name).register_forward_hook(look)
+    handle = net.get_submodule(layer.name).register_forward_pre_hook(look)
     try:
         with evaluating(net), full_precision(inputs.device):
-            logits = net(inputs)
+            logits: Tensor = net(inputs)
     finally:
         handle.remove()
-    if len(seen) == 1 and seen[0][1] is logits and one_logit(logits):
-        return seen[0][0]
-    return None
+    if len(seen) != 1 or not one_logit(logits):
+        return None
+    X = input_rows(seen[0].double(), layer)
+    linear = X @ layer.matrix(dict(net.named_parameters())).double().mT
+    tolerance = 64 * torch.finfo(logits.dtype).eps * len(X.mT)
+    agree = linear.numel() == logits.numel() and torch.allclose(
+        linear.flatten(), logits.double().flatten(), rtol=tolerance, atol=tolerance
+    )
+    return (X, logits) if agree else None
 
 
 def autodiff_hessian(problem: LocalProblem, batch: Batch) -> Tensor:
@@ -180,9 +191,16 @@ def autodiff_hessian(problem: LocalProblem, batch: Batch) -> Tensor:
         return problem.objective(functional_call(net, {**fixed, **params}, (x,)), y, params)
 
     theta = layer.vector(problem.params).detach().double()
-    with evaluating(net), full_precision(x.device):
+    with evaluating(net), full_precision(x.device), twice_differentiable():
         H = cast(Tensor, jacrev(grad(f), chunk_size=_ROWS_AT_ONCE)(theta))
     return ((H + H.mT) / 2).detach()
+
+
+@contextmanager
+def twice_differentiable() -> Generator[None]:
+    """Run attention by its plain formula inside the block: the fused kernels have no second derivative."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 def fixed_tensors(problem: LocalProblem) -> Params:

@@ -17,10 +17,11 @@ from torch.func import functional_call, jacrev
 
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hessian import LocalProblem, doubled, fixed_tensors, logistic_rows
+from fedpm_lightning.curvature.hessian import LocalProblem, doubled, fixed_tensors, logistic_rows, twice_differentiable
 from fedpm_lightning.curvature.logistic import logistic_root
+from fedpm_lightning.curvature.loss_check import is_log_likelihood
 from fedpm_lightning.curvature.math import full_precision
-from fedpm_lightning.losses import ClassificationLoss, one_logit
+from fedpm_lightning.losses import one_logit
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
@@ -30,22 +31,30 @@ def curvature_root(problem: LocalProblem, batch: Batch) -> Tensor:
     """Return B without the l2 term, float64: [n, d] for one logit, [n classes, d] for several.
 
     Raises:
-        ValueError: If the loss is not the default one, whose curvature in the logits is known here.
+        ValueError: If the loss is neither the logistic one nor cross-entropy, whose curvature in the logits is known.
     """
-    if not isinstance(problem.objective.loss, ClassificationLoss):
-        raise ValueError(
-            f"the square root of the Hessian is known for logistic and cross-entropy losses, not for "
-            f"model.loss {type(problem.objective.loss).__name__}; leave model.loss at null"
-        )
-    linear = logistic_rows(problem, batch[0])
+    linear = logistic_rows(problem, batch)
     if linear is not None:
         return logistic_root(*linear)
+    check_loss(problem, batch)
     logits, J = jacobian(problem, batch[0])
     if logits.shape[-1] == 1:
         p = torch.sigmoid(logits)
         return (J * (p * torch.sigmoid(-logits) / len(J)).sqrt().unsqueeze(-1)).flatten(0, 1)
     p = logits.softmax(-1).unsqueeze(-1)
     return ((J - (p * J).sum(1, keepdim=True)) * (p / len(J)).sqrt()).flatten(0, 1)
+
+
+def check_loss(problem: LocalProblem, batch: Batch) -> None:
+    """Raise ValueError if the loss has another curvature in the logits than the one written here."""
+    loss, inputs = problem.objective.loss, batch[0][:1]
+    with torch.no_grad(), evaluating(problem.net), full_precision(inputs.device):
+        logits: Tensor = problem.net(inputs)
+    if not is_log_likelihood(loss, logits, batch[1]):
+        raise ValueError(
+            f"the square root of the Hessian is known for the plain mean of the logistic and cross-entropy losses, not "
+            f"for model.loss {type(loss).__name__} as it is set; leave model.loss at null"
+        )
 
 
 def jacobian(problem: LocalProblem, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,7 +67,7 @@ def jacobian(problem: LocalProblem, inputs: Tensor) -> tuple[Tensor, Tensor]:
         return z.reshape(len(x), 1) if one_logit(z) else z
 
     theta = layer.vector(problem.params).detach().double()
-    with evaluating(net), full_precision(x.device):
+    with evaluating(net), full_precision(x.device), twice_differentiable():
         return logits(theta).detach(), cast(Tensor, jacrev(logits)(theta)).detach()
 
 

@@ -40,6 +40,9 @@ class Method(ABC):
     num_clients: int = 0
     """N, all clients of the experiment and not the cohort; the frame sets it before `setup`."""
 
+    l2: float = 0.0
+    """lambda of the local objectives (model.l2); the frame sets it before `setup`."""
+
     def __init_subclass__(cls) -> None:
         # Inherited, it would be a promise about code that did not exist yet.
         if "client_update" in vars(cls) and "stackable" not in vars(cls):

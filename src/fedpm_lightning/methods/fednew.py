@@ -12,6 +12,7 @@ Q-FedNew (section 4): with `bits`, the change of y_i since its last upload is qu
 Deviations:
     - `mean` is weighted by w_i (uniform: the paper). With partial participation a client hears the y of the latest
       round, which may not be the round of its own last y_i.
+    - theta <- theta - eta y, with eta the learning rate of the round (`lr` 1 and no schedule: the paper).
     - `hessian_every` k takes a new Hessian in every k-th round (1: every round; 0: once, the paper's r = 0).
 """
 
@@ -37,13 +38,14 @@ from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params, 
 
 
 class FedNew(Method):
-    """theta <- theta - mean y_i.
+    """theta <- theta - eta mean y_i.
 
     Args:
         alpha: Damping of the Newton system, at least 0.
         rho: ADMM penalty, above 0.
         hessian_every: Rounds between two Hessians; 0 takes only the first.
         bits: Bits a number of y_i, 1..32; null sends y_i as it is.
+        lr: eta > 0 of the server's step (1 in the paper), multiplied by the schedule's factor of the round.
 
     Raises:
         ValueError: If a value is outside its range.
@@ -52,7 +54,15 @@ class FedNew(Method):
     stateful = True
     uploads = "direction"
 
-    def __init__(self, alpha: float = 0.01, rho: float = 0.01, hessian_every: int = 1, bits: int | None = None) -> None:
+    def __init__(
+        self,
+        alpha: float = 0.01,
+        rho: float = 0.01,
+        hessian_every: int = 1,
+        bits: int | None = None,
+        lr: float = 1.0,
+    ) -> None:
+        self.lr = positive("lr", lr)
         self.alpha, self.rho = at_least("alpha", alpha, 0.0), positive("rho", rho)
         self.hessian_every = int(at_least("hessian_every", hessian_every, 0))
         if bits is not None and not 1 <= bits <= 32:
@@ -110,7 +120,7 @@ class FedNew(Method):
 
     def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
         """Return the mean of y_i as a step from theta."""
-        return FedNewAggregator(self.layer, broadcast.params, server)
+        return FedNewAggregator(self.layer, broadcast, self.lr, server)
 
 
 class FedNewAggregator(Aggregator):
@@ -118,13 +128,15 @@ class FedNewAggregator(Aggregator):
 
     Args:
         layer: The layout of y.
-        theta: The round's starting parameters.
+        broadcast: Of the round.
+        lr: eta without the schedule's factor.
         server: {"y"}, changed in `finish`.
     """
 
-    def __init__(self, layer: FlatLayer, theta: Params, server: ServerState) -> None:
-        self._layer, self._theta, self._server = layer, theta, server
-        self._mean = RunningMean({"y": layer.vector(theta).double()})
+    def __init__(self, layer: FlatLayer, broadcast: Broadcast, lr: float, server: ServerState) -> None:
+        self._layer, self._theta, self._server = layer, broadcast.params, server
+        self._lr = lr * broadcast.lr_factor
+        self._mean = RunningMean({"y": layer.vector(broadcast.params).double()})
 
     def add(self, update: ClientUpdate, weight: float) -> None:
         """Add one client's y_i, rebuilt from its levels where it was quantised."""
@@ -137,7 +149,8 @@ class FedNewAggregator(Aggregator):
         return self._mean.tensors()
 
     def finish(self) -> Params:
-        """Keep y and return theta - y."""
+        """Keep y and return theta - eta y."""
         y = self._mean.finish()["y"]
         self._server["y"] = y
-        return self._layer.unpack((self._layer.vector(self._theta).double() - y).unsqueeze(0), self._theta)
+        theta = self._layer.vector(self._theta).double() - self._lr * y
+        return self._layer.unpack(theta.unsqueeze(0), self._theta)

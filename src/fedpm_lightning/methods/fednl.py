@@ -50,7 +50,7 @@ class FedNL(Method):
     Args:
         lr: eta of the server's step (1 in the paper), multiplied by the schedule's factor of the round.
         option: 1 (eigenvalue projection) or 2 (l I).
-        mu: The projection's least eigenvalue, option 1: the strong convexity of f, model.l2.
+        mu: The projection's least eigenvalue, option 1, above 0: the strong convexity of f; null: model.l2.
         norm: l_i of option 2: frobenius or spectral.
         compressor: identity, rank_r, top_k, rand_k or powersgd.
         compressor_level: R of rank_r and powersgd; K of top_k and rand_k, entries of the triangle.
@@ -68,7 +68,7 @@ class FedNL(Method):
         self,
         lr: float = 1.0,
         option: Literal[1, 2] = 1,
-        mu: float = 1e-3,
+        mu: float | None = None,
         norm: Literal["frobenius", "spectral"] = "frobenius",
         compressor: Compression = "rank_r",
         compressor_level: int = 1,
@@ -80,7 +80,7 @@ class FedNL(Method):
         if norm not in ("frobenius", "spectral"):
             raise ValueError(f"norm must be frobenius or spectral, got {norm!r}")
         check_compression(compressor, compressor_level)
-        self.lr, self.mu = positive("lr", lr), positive("mu", mu)
+        self.lr, self.mu = positive("lr", lr), None if mu is None else positive("mu", mu)
         self.option, self.norm, self.fresh = option, norm, fresh
         self.compressor: Compression = compressor
         self.level = compressor_level
@@ -90,9 +90,17 @@ class FedNL(Method):
         self.layer = FlatLayer({})
 
     def setup(self, net: nn.Module) -> list[str]:
-        """Refuse a network too large for a full Hessian."""
+        """Refuse a network too large for a full Hessian, and option 1 without a bound for its eigenvalues."""
         self.layer = FlatLayer.of_net(net)
-        return [check_size(self.layer, "FedNL")]
+        line = check_size(self.layer, "FedNL")
+        if self.option == 1 and self.least_eigenvalue <= 0:
+            raise ValueError("FedNL with option 1 raises eigenvalues to mu, and model.l2 is 0: give mu, or use option 2")
+        return [line]
+
+    @property
+    def least_eigenvalue(self) -> float:
+        """mu, or model.l2 where none is given."""
+        return self.l2 if self.mu is None else self.mu
 
     def init_server(self, params: Params) -> ServerState:
         """Return H = 0, the mean over no client yet."""
@@ -178,7 +186,7 @@ class FedNLAggregator(Aggregator):
         self.server.update(H=learned, weight=total)
         mean, H = self._mean.finish(), learned if self.method.fresh else stale
         if self.method.option == 1:
-            step = projected_step(H, mean["g"], self.method.mu)
+            step = projected_step(H, mean["g"], self.method.least_eigenvalue)
         else:
             step = damped_step(H, mean["g"], mean["l"])
         layer = self.method.layer

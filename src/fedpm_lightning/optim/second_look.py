@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.curvature.hessian import twice_differentiable
 
 
 @contextmanager
@@ -19,5 +20,5 @@ def second_look(model: LocalModel, inputs: Tensor) -> Generator[Tensor]:
     forward pass. `.grad` and theta_i stay as they are as long as the caller uses torch.autograd.grad.
     """
     buffers = {name: b.clone() for name, b in model.buffers.items()}
-    with torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False):
+    with torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False), twice_differentiable():
         yield torch.func.functional_call(model.net, buffers, (inputs,))
