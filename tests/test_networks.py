@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedpm_lightning import FederatedModule
+from fedpm_lightning.evaluation import check_network
 from fedpm_lightning.methods import FedAvg
 
 SHORT = ("--rounds", "2", "--model.local_epochs", "1")
@@ -79,3 +80,13 @@ def test_a_weighted_loss_moves_with_the_module():
     loss = nn.CrossEntropyLoss(weight=torch.ones(10))
     module = FederatedModule(WithNorm(), FedAvg(), loss=loss).double()
     assert loss in module.modules() and loss.weight.dtype == torch.float64
+
+
+def test_complex_parameters_are_refused_by_name():
+    class Rotates(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.phase = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    with pytest.raises(ValueError, match="parameter phase is complex, which no method mixes"):
+        check_network(Rotates(), None)

@@ -75,6 +75,12 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
     Raises:
         ValueError: In words, if the network cannot take the data's inputs or gives too few outputs.
     """
+    for parameter, value in net.named_parameters():
+        if value.is_complex():
+            raise ValueError(
+                f"model.net {type(net).__name__}: parameter {parameter} is complex, which no method mixes: keep "
+                "its real and imaginary part as a real parameter (torch.view_as_complex in forward)"
+            )
     clients = map(data.client, range(data.num_clients))
     precision = precision or nullcontext()
     name, shape = type(net).__name__, tuple(data.input_shape)

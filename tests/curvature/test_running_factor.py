@@ -89,12 +89,16 @@ def test_a_wide_layer_keeps_its_last_rows_only(ema: float) -> None:
     torch.testing.assert_close(running.preconditioner(1.0, "absolute").dense() - torch.eye(32), A)
 
 
-def test_a_batch_beyond_max_rows_is_kept_whole() -> None:
-    X = torch.randn(10, 32, dtype=torch.float64)
+@pytest.mark.parametrize("R", [4, 6, 10])
+def test_max_rows_bounds_what_is_kept_beside_the_newest_batch(R: int) -> None:
+    """Batches of more than half of max_rows, of all, and of more: the newest one alone stays, whole."""
+    batches = [torch.randn(R, 32, dtype=torch.float64) for _ in range(3)]
     running = RunningFactor("fc", 0.9, max_rows=6)
-    for _ in range(2):
-        running.observe(Rows(X, 10, 10, False))
-    torch.testing.assert_close(running.preconditioner(0.0, "absolute").dense(), X.mT @ X / 10)
+    for X in batches:
+        running.observe(Rows(X, R, R, False))
+        P = running.preconditioner(0.0, "absolute")
+        assert P.factor.shape[-2] == R
+        torch.testing.assert_close(P.dense(), X.mT @ X / R)
 
 
 def test_a_narrow_layer_knows_no_max_rows() -> None:

@@ -123,7 +123,7 @@ def test_eigenvalues_below_mu_are_raised_to_it():
 
 @pytest.mark.parametrize("l2", [1e-5, 1e-3, 0.5])
 def test_mu_follows_the_regulariser(l2):
-    """At every lambda the fresh step without compression is Newton's, also where one direction has that curvature only."""
+    """At every lambda the fresh uncompressed step is Newton's, also along a direction that has that curvature only."""
     clients = logistic_clients(2)
     for data in clients:
         data.x[:, 3] *= 1e-6

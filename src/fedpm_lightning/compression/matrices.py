@@ -3,8 +3,8 @@
     contractive   ||C(M) - M||_F^2 <= (1 - delta) ||M||_F^2         identity, rank_r, top_k, powersgd
     unbiased      E C(M) = M, E ||C(M) - M||_F^2 <= omega ||M||_F^2   rand_k
 
-Where entries or eigenvalues carry equally much and not all are kept, the first of them are: the entry that comes first in
-the triangle row by row, the lower eigenvalue.
+Where entries or eigenvalues carry equally much and not all are kept, the first of them are: the entry that comes first
+in the triangle row by row, the lower eigenvalue.
 
 The learning rate alpha of H_i += alpha S_i that goes with them: 1 - sqrt(1 - delta), or 1/(omega + 1).
 

@@ -10,7 +10,8 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
       nearly uniformly. Without that correction the first would dominate the few steps of a local epoch.
     - While the batches' rows together number less than d/2 they are kept as rows and P is solved by Woodbury;
       the Gram matrix of the rows grows with them instead of being computed anew. Beyond that A is dense.
-    - With `max_rows`, a wide layer keeps only its last batches' rows: the mean above, cut off at the oldest of them.
+    - With `max_rows`, a wide layer keeps only its last batches' rows, no more than that together: the mean above, cut
+      off at the oldest of them. The newest batch stays whole, because its gradient lies in the span of its rows.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class WeightedRows:
         self._sizes.append(X.shape[-2])
 
     def make_room(self, rows: int, limit: int) -> None:
-        """Forget the oldest batches, so that `rows` more are at most `limit`; one batch always stays."""
-        while len(self._sizes) > 1 and len(self) + rows > limit:
+        """Forget the oldest batches, all of them if need be, so that `rows` more are at most `limit`."""
+        while self._sizes and len(self) + rows > limit:
             oldest = self._sizes.pop(0)
             self._rows, self._gram = self._rows[..., oldest:, :], self._gram[..., oldest:, oldest:]
 
@@ -85,8 +86,8 @@ class RunningFactor:
         layer: The layer's name, for messages.
         ema: Decay per observed batch, in [0, 1].
         spatial: `mean` or `sum` over a convolution's positions.
-        max_rows: A layer four times as wide keeps the last batches that have so many rows together, and stays with
-            Woodbury; None: no layer does, A becomes dense.
+        max_rows: A layer four times as wide keeps the last batches that have at most so many rows together (the newest
+            one whatever it has), and stays with Woodbury; None: no layer does, A becomes dense.
 
     Raises:
         ValueError: If `ema` is outside [0, 1] or `max_rows` is below 1.
@@ -176,6 +177,11 @@ class RunningFactor:
         """Whether A is dense, rests on enough rows, and will, however few come next."""
         return self.settled and self.ema > 0
 
+    @property
+    def moment(self) -> tuple[int, bool, bool]:
+        """The batches observed, and whether a new P is due at the next interval, or at once."""
+        return self.batches, self._changed, self._urgent
+
     def pick(self, clients: list[int]) -> RunningFactor:
         """Return the factor of some clients of a stack."""
         picked = copy.copy(self)
@@ -184,9 +190,8 @@ class RunningFactor:
         return picked
 
     def joined(self, factors: Sequence[RunningFactor]) -> RunningFactor:
-        """Return settled factors that have seen as many batches, one behind the other along the client axis."""
+        """Return settled factors of one `moment`, one behind the other along the client axis."""
         whole = copy.copy(self)
-        whole._changed = any(f._changed for f in factors)
         whole._state = torch.cat([f._state for f in factors if isinstance(f._state, Tensor)])
         return whole
 

@@ -1,8 +1,8 @@
 """The exact Hessian of a local objective, l2 term included, over all leaves flattened (`FlatLayer`'s order).
 
 A linear model with one logit has a closed form (logistic.py), where its output and its loss agree with that in value.
-Everything else goes through torch.func, reverse over reverse in chunks of rows. All of it is float64, whatever the network's dtype, and runs in evaluation mode: dropout
-does not act and running statistics stay as they are.
+Everything else goes through torch.func, reverse over reverse in chunks of rows. All of it is float64, whatever the
+network's dtype, and runs in evaluation mode: dropout does not act and running statistics stay as they are.
 
 Stacked clients, leaves [C, ...] and inputs [C, n, ...], have the closed form only: one product for all of them.
 

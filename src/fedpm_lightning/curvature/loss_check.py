@@ -1,4 +1,4 @@
-"""Is a loss the mean negative log-likelihood whose curvature is known in closed form? Asked by its values, not its class.
+"""Is a loss the mean negative log-likelihood whose curvature is known in closed form? Its values say, not its class.
 
     one logit z       d2 loss / dz2 = p (1 - p) / n                 p = sigmoid(z)
     classes           (diag(p) - p p^T) / n                          p = softmax(z)

@@ -137,11 +137,11 @@ def _of_one_form(clients: list[int], factor: RunningFactor, rows: RaggedRows) ->
 
 
 def _settled_together(groups: list[Group]) -> list[Group]:
-    """Join the groups that are settled for good and have seen as many batches: their means have the same weights."""
-    alike: dict[int, list[Group]] = {}
+    """Join the groups that are settled for good and of one moment: the same weights in their means, the same P due."""
+    alike: dict[tuple[int, bool, bool], list[Group]] = {}
     for group in groups:
         if group.factor.settled_for_good:
-            alike.setdefault(group.factor.batches, []).append(group)
+            alike.setdefault(group.factor.moment, []).append(group)
     joined = [_joined(parts) if len(parts) > 1 else parts[0] for parts in alike.values()]
     return [*joined, *(group for group in groups if not group.factor.settled_for_good)]
 

@@ -94,7 +94,9 @@ class FedNL(Method):
         self.layer = FlatLayer.of_net(net)
         line = check_size(self.layer, "FedNL")
         if self.option == 1 and self.least_eigenvalue <= 0:
-            raise ValueError("FedNL with option 1 raises eigenvalues to mu, and model.l2 is 0: give mu, or use option 2")
+            raise ValueError(
+                "FedNL with option 1 raises eigenvalues to mu, and model.l2 is 0: give mu, or use option 2"
+            )
         return [line]
 
     @property
