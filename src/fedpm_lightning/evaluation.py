@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
 from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
 from fedpm_lightning.client.objective import Objective
@@ -16,13 +15,8 @@ from fedpm_lightning.types import Batch
 SPLITS = ("val", "test")
 
 
-_KEEP_NAN = float("nan")
-"""What MeanMetric puts in the place of NaN. By default it leaves such batches out, and the mean over the others looks
-healthy; its "disable" ignores the weights as well."""
-
-
-class Evaluation(nn.Module):
-    """Running loss and accuracy of each split; nothing of it enters a checkpoint.
+class Evaluation:
+    """Running loss and accuracy of each split, over all samples; nothing of it enters a checkpoint.
 
     Args:
         objective: Its loss, without the l2 term, is what `*/loss` reports.
@@ -30,14 +24,10 @@ class Evaluation(nn.Module):
     """
 
     def __init__(self, objective: Objective, channels_last: bool | None = None) -> None:
-        super().__init__()
         self.objective, self.channels_last = objective, channels_last
-        self.loss = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
-        self.acc = nn.ModuleDict({split: MeanMetric(_KEEP_NAN).set_dtype(torch.float64) for split in SPLITS})
-
-    def metric(self, kind: str, split: str) -> MeanMetric:
-        """Return the running mean of one figure ("loss" or "acc") of one split."""
-        return cast(MeanMetric, cast(nn.ModuleDict, getattr(self, kind))[split])
+        # Split -> sums of losses and right predictions, and the number of samples. Float64 whatever the precision of
+        # the run is; no tensors of this module, which Lightning would convert to it.
+        self._sums: dict[str, tuple[Tensor, int]] = {}
 
     @torch.no_grad()
     def update(self, split: str, net: nn.Module, batch: Batch) -> Tensor:
@@ -46,20 +36,19 @@ class Evaluation(nn.Module):
         last = channels_last_chosen(net, inputs.device, self.channels_last)
         logits = net(to_channels_last(inputs) if last else inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        self.metric("loss", split).update(self.objective.loss(logits, targets), len(targets))
-        classes = predicted(logits)
-        self.metric("acc", split).update((classes == targets).float(), 1.0)
+        classes, n = predicted(logits), len(targets)
+        figures = torch.stack([self.objective.loss(logits, targets).double() * n, (classes == targets).double().sum()])
+        sums, seen = self._sums.get(split, (torch.zeros_like(figures), 0))
+        self._sums[split] = sums + figures, seen + n
         return classes
 
     def compute(self, split: str) -> dict[str, float]:
         """Return {split/loss, split/acc} over all since the last call, and reset; empty if nothing was added."""
-        result: dict[str, float] = {}
-        for kind in ("loss", "acc"):
-            metric = self.metric(kind, split)
-            if metric.update_called:
-                result[f"{split}/{kind}"] = float(metric.compute())
-                metric.reset()
-        return result
+        if split not in self._sums:
+            return {}
+        sums, n = self._sums.pop(split)
+        loss, acc = (sums / n).tolist()
+        return {f"{split}/loss": loss, f"{split}/acc": acc}
 
 
 def predicted(logits: Tensor) -> Tensor:
@@ -70,10 +59,11 @@ def predicted(logits: Tensor) -> Tensor:
 
 
 def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> None:
-    """Try the network on one sample of `data`, the experiment's FederatedData, in the trainer's precision.
+    """Try the network on two samples of `data`, the experiment's FederatedData, in the trainer's precision.
 
     Raises:
-        ValueError: In words, if the network cannot take the data's inputs or gives too few outputs.
+        ValueError: In words, if the network cannot take the data's inputs, gives too few outputs or something else than
+            logits, or has complex parameters.
     """
     for parameter, value in net.named_parameters():
         if value.is_complex():
@@ -81,12 +71,14 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
                 f"model.net {type(net).__name__}: parameter {parameter} is complex, which no method mixes: keep "
                 "its real and imaginary part as a real parameter (torch.view_as_complex in forward)"
             )
-    clients = map(data.client, range(data.num_clients))
+    clients = [data.client(k) for k in range(data.num_clients)]
     precision = precision or nullcontext()
     name, shape = type(net).__name__, tuple(data.input_shape)
     try:
         with torch.no_grad(), precision:
-            inputs = next(iter(next(client for client in clients if client.num_samples).everything(1)))[0]
+            largest = max(clients, key=lambda client: client.num_samples)
+            # Two samples: a normalisation without running statistics takes them from the batch, also in evaluation.
+            inputs = next(iter(largest.everything(2)))[0]
             outputs = net.eval()(inputs)
     except RuntimeError as cause:
         raise ValueError(
@@ -94,6 +86,11 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
         ) from None
     finally:
         net.train()
+    if not isinstance(outputs, Tensor):
+        raise ValueError(
+            f"model.net {name} returns a {type(outputs).__name__}: wrap it in a module whose forward returns the logits "
+            "[batch, classes] alone"
+        )
     if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
         raise ValueError(
             f"model.net {name} has {outputs.shape[-1]} outputs, data.name {data.name} has "

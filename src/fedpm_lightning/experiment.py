@@ -11,12 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
+import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import nn
+from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
 
 from fedpm_lightning.callbacks.graceful_stop import GracefulStop
 from fedpm_lightning.callbacks.partition_picture import PartitionPicture
@@ -31,6 +34,7 @@ from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
+from fedpm_lightning.threads import choose_threads, has_bf16
 from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
 from fedpm_lightning.words import settle
 
@@ -42,6 +46,7 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
+SLOW_BF16 = ("bf16-mixed", "bf16-true", "bf16")
 USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
 
 
@@ -66,6 +71,12 @@ class FedpmCLI(LightningCLI):
             help="go on from run_dir's last checkpoint: when there is one, never, or fail without one",
         )
         parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
+        parser.add_argument(
+            "--threads",
+            type=int | None,
+            default=None,
+            help="threads of an operation on the CPU (default: $OMP_NUM_THREADS; 1 for a small network, else the cores)",
+        )
         parser.add_argument("--grace_s", type=float, default=20.0, help="seconds a round may take after a signal")
         dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
         parser.set_defaults({"data.partition": dirichlet})
@@ -98,6 +109,8 @@ class FedpmCLI(LightningCLI):
         settings = self.settings
         if settings.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
+        if settings.trainer.default_root_dir is not None:
+            raise ValueError("trainer.default_root_dir has no effect: the run's folder is run_dir")
         if settings.checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
         chosen = reset_all_leaks(settings, self.words)
@@ -148,7 +161,19 @@ class FedpmCLI(LightningCLI):
         return [*files, *bars, WandbRun(config, tags=sweep_tags()), stop, checkpoints]
 
     def before_fit(self) -> None:
-        """Write the complete configuration into the run's folder."""
+        """Choose the number of threads; write the complete configuration into the run's folder."""
+        number, why = choose_threads(
+            *size_of(self.model.net), self.trainer.num_devices, self.settings.threads, os.environ
+        )
+        if number is not None:
+            torch.set_num_threads(number)
+        lines = [f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"]
+        if str(self.settings.trainer.precision) in SLOW_BF16 and self.trainer.strategy.root_device.type == "cpu":
+            lines += (
+                [] if has_bf16() else ["precision: this processor has no bf16 instructions; 32-true is much faster"]
+            )
+        if self.trainer.is_global_zero:
+            print("\n".join(lines), flush=True)
         if self.trainer.is_global_zero:
             Path(self.settings.run_dir, "config.yaml").write_text(self.dump_config())
 
@@ -156,6 +181,12 @@ class FedpmCLI(LightningCLI):
         """Return the verb's complete configuration as YAML."""
         parser = self._parser(self.subcommand)
         return str(parser.dump(self.recorded, skip_none=False, skip_link_targets=False, format="yaml"))
+
+
+def size_of(net: nn.Module) -> tuple[int, bool]:
+    """Return the number of trainable parameters, and whether there are convolutions among them."""
+    convolutions = any(isinstance(module, _ConvNd) for module in net.modules())
+    return sum(p.numel() for p in net.parameters() if p.requires_grad), convolutions
 
 
 def measured(settings: Any) -> list[str]:

@@ -34,9 +34,11 @@ from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.evaluation import SPLITS, Evaluation, check_network
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, mine, world
+from fedpm_lightning.rng import kept_generators
 from fedpm_lightning.schedules import Constant, Schedule
-from fedpm_lightning.server.optimizers import Assign, set_target
+from fedpm_lightning.server.optimizers import Assign, check_steps, set_target
 from fedpm_lightning.server.ranked_mean import RankedMean
+from fedpm_lightning.start_check import check_monitors, check_trainer
 from fedpm_lightning.types import (
     Batch,
     Broadcast,
@@ -48,6 +50,7 @@ from fedpm_lightning.types import (
     Params,
     ServerState,
     clone_params,
+    copied,
 )
 
 Weighting: TypeAlias = Literal["size", "uniform"]
@@ -73,7 +76,8 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
-        reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, a whole cohort in memory).
+        reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, whatever the number of ranks, for
+            clients that train one after another; a whole cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
         compile: Mode of torch.compile for steps without FOOF: default, reduce-overhead (CUDA graphs), max-autotune.
         executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
@@ -153,9 +157,10 @@ class FederatedModule(LightningModule):
         self.broadcast = self.make_broadcast()
         self.emit("on_round_start", cohort)
         local = self.local_round()
-        if self.prepare(local, cohort):
-            for update, state in self.executor.train(local, self.mine(cohort)):
-                self.receive(update, state)
+        with kept_generators():
+            if self.prepare(local, cohort):
+                for update, state in self.executor.train(local, self.mine(cohort)):
+                    self.receive(update, state)
         self.emit("on_before_aggregate", cohort)
         target = self.aggregation.aggregate(self)
         self.check_loss("train/loss")
@@ -174,7 +179,7 @@ class FederatedModule(LightningModule):
             buffers=clone_params(dict(self.net.named_buffers())),
             lr_factor=self.lr_schedule.factor(self.round, self.trainer.max_epochs or 1),
             buffers_sent=self.buffer_policy == "mix",
-            extra=self.method.broadcast_extra(self.server_state),
+            extra=copied(self.method.broadcast_extra(self.server_state)),
         )
 
     def prepare(self, local: LocalRound, cohort: Cohort) -> bool:
@@ -307,11 +312,25 @@ class FederatedModule(LightningModule):
         """Give the clients' states their place on the disk, before a checkpoint brings some."""
         self._listeners.clear()
         if stage == "fit":
+            check_trainer(self.trainer)
+            check_monitors(self.trainer, cast(Any, self.trainer).datamodule.eval_names)
             self.clients.spill_into(Path(self.trainer.default_root_dir), world()[0])
 
     def configure_optimizers(self) -> Optimizer:
-        """Return the server optimizer over theta."""
-        return self.server_optimizer(self.theta.values())
+        """Return the server optimizer over theta.
+
+        Raises:
+            ValueError: If the method or the round cannot have it.
+        """
+        check_steps(self.server_optimizer, self.theta)
+        optimizer = self.server_optimizer(self.theta.values())
+        if self.method.replaces and not isinstance(optimizer, Assign):
+            name = type(self.method).__name__
+            raise ValueError(
+                f"model.server_optimizer {type(optimizer).__name__} would move theta elsewhere than {name} counts on: "
+                "leave it out"
+            )
+        return optimizer
 
     def configure_callbacks(self) -> list[Callback]:
         """Add the frame's callbacks that the trainer does not have in some form already."""

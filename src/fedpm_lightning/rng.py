@@ -7,6 +7,7 @@ resume in the middle of an experiment therefore change no draw, and there is no 
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache
@@ -73,7 +74,11 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
 
 @contextmanager
 def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Generator[None]:
-    """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards."""
+    """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards.
+
+    Those of `random` and NumPy are seeded too; `kept_generators` around a whole round restores them, because that takes
+    ten times as long as seeding.
+    """
     # Not torch.manual_seed: for every accelerator that torch was built for and has not started it stores a formatted
     # stack, at each call.
     number, cuda = derive_seed(seed, purpose, round, client), [d for d in devices if d.type == "cuda"]
@@ -81,12 +86,25 @@ def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[t
     try:
         with torch.random.fork_rng(devices=cuda) if cuda else nullcontext():  # slow, and once a client
             torch.default_generator.manual_seed(number)
+            random.seed(number)
+            np.random.seed(number % 2**32)
             for device in cuda:
                 with torch.cuda.device(device):
                     torch.cuda.manual_seed(number)
             yield
     finally:
         torch.default_generator.set_state(state)
+
+
+@contextmanager
+def kept_generators() -> Generator[None]:
+    """Give the global generators of `random` and NumPy their state back after the block."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
 
 
 def permutation(n: int, generator: torch.Generator) -> Tensor:

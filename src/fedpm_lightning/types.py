@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -39,7 +39,11 @@ ServerState: TypeAlias = dict[str, Any]
 """What a method keeps at the server between rounds: tensors and numbers only, so that checkpoints stay safe to load."""
 
 ClientState: TypeAlias = dict[str, Any]
-"""What a method keeps for one client between rounds, on the CPU: tensors and numbers only."""
+"""What a method keeps for one client between rounds: tensors, numbers and strings, and dictionaries and lists of them.
+
+The rule, in one place: `client.state` is the client's own copy. Read it, replace entries, change tensors in place, all
+as you like: what stands in it when `client_update` returns is copied to the CPU and kept, if the update arrives.
+Otherwise the client finds the state that it had before. `Method.init_client` returns the first one."""
 
 
 @runtime_checkable
@@ -155,7 +159,9 @@ class Cohort:
 
 @dataclass
 class Broadcast:
-    """What the server sends to every client of the cohort at the start of a round. Read-only for clients.
+    """What the server sends to every client of the cohort at the start of a round: copies, shared by the clients.
+
+    Read-only: a client that changes one of the tensors in place is refused (LocalRound.attempt).
 
     Attributes:
         round: 0-based communication round.
@@ -178,6 +184,11 @@ class Broadcast:
         """Bytes sent to ONE client."""
         buffers = wire_bytes(self.buffers) if self.buffers_sent else 0
         return wire_bytes(self.params) + buffers + wire_bytes(self.extra)
+
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Return (identity, number of in-place changes) of every part so far, by dotted name."""
+        parts = {"params": self.params, "buffers": self.buffers, "extra": self.extra}
+        return {name: (id(part), getattr(part, "_version", 0)) for name, part in named_leaves(parts)}
 
 
 @dataclass
@@ -208,6 +219,35 @@ class ClientUpdate:
     def wire_bytes(self) -> int:
         """Bytes this client uploads."""
         return wire_bytes(self.params) + wire_bytes(self.message) + wire_bytes(self.buffers)
+
+
+def named_leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """Yield what stands in nested dictionaries, lists and tuples, with a dotted name."""
+    if isinstance(value, Mapping):
+        parts = [(str(key), part) for key, part in cast("Mapping[object, object]", value).items()]
+    elif isinstance(value, list | tuple):
+        parts = [(str(number), part) for number, part in enumerate(cast("Sequence[object]", value))]
+    else:
+        yield name, value
+        return
+    for key, part in parts:
+        yield from named_leaves(part, f"{name}.{key}" if name else key)
+
+
+def copied(value: Any, device: torch.device | None = None) -> Any:
+    """Return dictionaries, lists and tuples (as lists) with detached copies of their tensors.
+
+    Args:
+        value: What is copied; anything else than the above stays as it is.
+        device: Where the copies lie; None: where the tensors lie.
+    """
+    if isinstance(value, Tensor):
+        return value.detach().to(value.device if device is None else device, copy=True)
+    if isinstance(value, Mapping):
+        return {key: copied(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [copied(part, device) for part in cast("Sequence[Any]", value)]
+    return value
 
 
 def clone_params(params: Mapping[str, Tensor]) -> Params:

@@ -33,12 +33,15 @@ class Aggregation(FederatedCallback):
         empty_rounds: How many rounds in a row, up to now, no client returned.
     """
 
+    records = ("train/loss", "clients/returned", "clients/dropped")
+
     def __init__(self) -> None:
         self.rounds_aggregated = 0
         self.empty_rounds = 0
         self._aggregator: Aggregator | None = None
         self._held: list[tuple[ClientUpdate, float]] = []
         self._buffers = RunningMean({})
+        self._moved = torch.zeros(0)
         self._loss = RunningMean({})
         # Clients that returned, and the sum of their weights.
         self._returned = torch.zeros(2, dtype=torch.float64)
@@ -57,7 +60,9 @@ class Aggregation(FederatedCallback):
         module = cast("FederatedModule", module)
         self._aggregator = self.make_aggregator(module)
         self._held.clear()
-        self._buffers = RunningMean(module.broadcast.buffers if module.buffer_policy == "mix" else {})
+        sent = module.broadcast.buffers if module.buffer_policy == "mix" else {}
+        # A client uploads the buffers that its training has changed; the others count as what it received.
+        self._buffers, self._moved = RunningMean(sent), torch.zeros(len(sent), dtype=torch.float64)
         self._loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
         self._returned = torch.zeros(2, dtype=torch.float64)
 
@@ -79,7 +84,9 @@ class Aggregation(FederatedCallback):
             raise RuntimeError("an update arrived before on_round_start")
         self._aggregator.add(update, weight)
         if module.buffer_policy == "mix":
-            self._buffers.add(update.buffers, weight)
+            sent = module.broadcast.buffers
+            self._buffers.add({**sent, **update.buffers}, weight)
+            self._moved += torch.tensor([name in update.buffers for name in sent], dtype=torch.float64)
         loss = torch.tensor(update.metrics.get("loss", float("nan")), dtype=torch.float64)
         self._loss.add({"loss": loss}, weight)
         self._returned += torch.tensor([1.0, weight], dtype=torch.float64)
@@ -111,9 +118,10 @@ class Aggregation(FederatedCallback):
         module.record("train/loss", float(self._loss.finish()["loss"]))
         target = self.finish(module, self._aggregator)
         if module.buffer_policy == "mix":
-            own = dict(module.net.named_buffers())
-            for name, value in self._buffers.finish().items():
-                own[name].copy_(value)
+            own, moved = dict(module.net.named_buffers()), self._moved.tolist()
+            for (name, value), by in zip(self._buffers.finish().items(), moved, strict=True):
+                if by:
+                    own[name].copy_(value)
         self.rounds_aggregated += 1
         return target
 
@@ -125,7 +133,7 @@ class Aggregation(FederatedCallback):
             self._held.clear()
         elif self._aggregator is not None:
             sums = [*self._aggregator.tensors(), *self._buffers.tensors(), *self._loss.tensors()]
-            all_sum([self._returned, *sums], module.device)
+            all_sum([self._returned, self._moved, *sums], module.device)
 
     def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
         """Return the aggregator's target; say which round it was where the sums are of no use."""

@@ -29,6 +29,8 @@ class Attack(FederatedCallback):
         ValueError: If not exactly one of the two is given, or it is outside its range.
     """
 
+    records = ()
+
     def __init__(self, clients: Sequence[int] | None = None, fraction: float | None = None) -> None:
         if (clients is None) == (fraction is None):
             raise ValueError(f"give exactly one of clients and fraction, got {clients} and {fraction}")

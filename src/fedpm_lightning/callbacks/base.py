@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
@@ -16,6 +17,9 @@ class FederatedCallback(Callback):
     Within a round the hooks fire in the order in which they stand here. Clients that train at once all start before
     the first of them ends.
     """
+
+    records: ClassVar[tuple[str, ...] | None] = None
+    """The figures that it puts into a round's row; `name/` stands for all below. None: unknown."""
 
     def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
         """Before anything is sent. Removing clients from `cohort.clients` keeps them out of the round."""

@@ -42,6 +42,8 @@ class ClientAccuracy(FederatedCallback):
         ValueError: If `split` is neither.
     """
 
+    records = ("clients_acc/",)
+
     def __init__(self, split: Literal["test", "val"] = "test", table: bool = False) -> None:
         if split not in ("test", "val"):
             raise ValueError(f"split must be test or val, got {split!r}")

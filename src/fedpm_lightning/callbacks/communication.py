@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Communication(FederatedCallback):
     """Records comm/up_bytes and comm/down_bytes, both cumulative over the experiment and over clients."""
 
+    records = ("comm/up_bytes", "comm/down_bytes")
+
     def __init__(self) -> None:
         self.up_bytes = 0
         self.down_bytes = 0

@@ -30,6 +30,8 @@ class Damping(Diagnostic):
         ValueError: If `every` is below 1.
     """
 
+    records = ("damping/",)
+
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)
         self._watch = DampingWatch()

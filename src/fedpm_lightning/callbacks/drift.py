@@ -32,6 +32,8 @@ class ClientDrift(Diagnostic):
         ValueError: If `every` is below 1.
     """
 
+    records = ("drift/",)
+
     def __init__(self, every: int = 1) -> None:
         super().__init__(every)
         self._units: Params = {}

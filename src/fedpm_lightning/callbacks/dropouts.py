@@ -31,6 +31,8 @@ class Dropouts(FederatedCallback):
         ValueError: If `rate` is outside its range.
     """
 
+    records = ()
+
     def __init__(self, rate: float) -> None:
         self.rate = share("rate", rate)
 
@@ -53,6 +55,8 @@ class Stragglers(FederatedCallback):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    records = ()
 
     def __init__(self, rate: float, fraction_of_work: float = 0.5) -> None:
         self.rate = share("rate", rate)

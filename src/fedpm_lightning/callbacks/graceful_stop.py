@@ -37,6 +37,8 @@ class GracefulStop(FederatedCallback):
         InterruptedRun: While training, when a signal ends the run.
     """
 
+    records = ()
+
     def __init__(self, run_dir: str | Path, grace_s: float = 20.0) -> None:
         if not grace_s >= 0:
             raise ValueError(f"grace_s must be at least 0 seconds, got {grace_s}")

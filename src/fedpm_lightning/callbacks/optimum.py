@@ -40,6 +40,8 @@ class Optimum(FederatedCallback):
             network that is not convex) or is too large for a full Hessian.
     """
 
+    records = ("opt/gap", "opt/distance", "opt/grad_norm")
+
     def __init__(self, tolerance: float = 1e-13, max_steps: int = 100, diverged_at: float | None = 100.0) -> None:
         self.tolerance, self.max_steps, self.diverged_at = tolerance, max_steps, diverged_at
         self.limit = float("inf")

@@ -18,6 +18,8 @@ class PartitionPicture(FederatedCallback):
         run_dir: The run's own folder.
     """
 
+    records = ()
+
     def __init__(self, run_dir: str | Path) -> None:
         super().__init__()
         self.run_dir = Path(run_dir)

@@ -38,6 +38,8 @@ class PreconditionerDrift(Diagnostic):
         ValueError: If `every` is below 1.
     """
 
+    records = ("precond/drift",)
+
     def __init__(self, every: int = 1, layers: bool = True) -> None:
         super().__init__(every)
         self.layers = layers
@@ -89,6 +91,8 @@ class ConditionNumber(Diagnostic):
     Raises:
         ValueError: If `every` is below 1.
     """
+
+    records = ("precond/condition",)
 
     def __init__(self, every: int = 10, layers: bool = True) -> None:
         super().__init__(every)

@@ -32,6 +32,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
         plain: Force (True) or forbid (False) plain lines; None decides by whether stdout is a terminal.
     """
 
+    records = ()
+
     def __init__(self, run_dir: str | Path | None = None, plain: bool | None = None) -> None:
         ProgressBar.__init__(self)
         self._run_dir = run_dir

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -19,7 +19,7 @@ from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.ranks import all_items
-from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
+from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.robust import ClippingAggregator, HoldingAggregator, coordinate_median, krum, trimmed_mean
 from fedpm_lightning.types import Params, to_device, wire_bytes
 
@@ -30,42 +30,36 @@ if TYPE_CHECKING:
 class RobustAggregation(Aggregation, ABC):
     """Base class: checks at the start that the method can be aggregated by another rule than its own."""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    holds_all: ClassVar[bool] = False
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Refuse what cannot be done, and say what is held in memory.
 
         Raises:
             ValueError: If the method or the buffer policy does not allow another rule.
         """
         module = cast("FederatedModule", pl_module)
-        module.broadcast = module.make_broadcast()
         name, method = type(self).__name__, type(module.method).__name__
-        if module.buffer_policy == "mix" and any(b.is_floating_point() for b in module.broadcast.buffers.values()):
+        if module.method.mixes != "mean":
+            raise ValueError(
+                f"{name} replaces a mean, and {method} mixes by sums of its own (mixes = {module.method.mixes!r}): use "
+                "a method that mixes by a mean (FedAvg, FedProx, PSGD, LocalNewton, LTDA, FedSophia)"
+            )
+        if module.buffer_policy == "mix" and any(b.is_floating_point() for b in module.net.buffers()):
             raise ValueError(
                 f"{name} protects parameters only, and the network's running statistics are mixed by a plain mean: "
                 "set --model.buffer_policy local or freeze, or use GroupNorm"
             )
-        if self.make_aggregator(module).holds_all:
+        if self.holds_all:
             cohort = cast(Any, trainer).datamodule.cohort_size
-            size = cohort * wire_bytes(module.broadcast.params) / 2**20
+            size = cohort * wire_bytes(module.theta) / 2**20
             module.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
-
-    def mean_of(self, module: FederatedModule) -> MeanAggregator:
-        """Return the method's own aggregator if it is a mean of `update.params` and nothing else.
-
-        Raises:
-            ValueError: If it mixes by sums of its own.
-        """
-        own = module.method.aggregator(module.broadcast, module.server_state)
-        if isinstance(own, MeanAggregator) and type(own).add is MeanAggregator.add:
-            return own
-        raise ValueError(
-            f"{type(self).__name__} replaces a mean, and {type(module.method).__name__} mixes by sums of its own: use "
-            "a method that mixes by a mean (FedAvg, FedProx, PSGD, LocalNewton, LTDA, FedSophia)"
-        )
 
 
 class HoldingAggregation(RobustAggregation):
     """Base class of the rules that need all updates at once; on several ranks the updates are gathered on each."""
+
+    holds_all = True
 
     @abstractmethod
     def rule(self, stack: Params) -> Params:
@@ -73,7 +67,7 @@ class HoldingAggregation(RobustAggregation):
 
     def make_aggregator(self, module: FederatedModule) -> Aggregator:
         """Return the holder."""
-        return HoldingAggregator(self.mean_of(module), self.rule)
+        return HoldingAggregator(super().make_aggregator(module), self.rule)
 
     def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
         """Bring the updates of all ranks together and apply the rule."""
@@ -157,4 +151,4 @@ class NormClipping(RobustAggregation):
         theta = module.broadcast.params
         directions = module.method.uploads == "direction"
         start = {name: torch.zeros_like(p) for name, p in theta.items()} if directions else theta
-        return ClippingAggregator(self.mean_of(module), start, self.max_norm)
+        return ClippingAggregator(super().make_aggregator(module), start, self.max_norm)

@@ -38,6 +38,8 @@ class RunFiles(FederatedCallback):
         refresh_s: Least seconds between two refreshes of summary.json while training.
     """
 
+    records = ()
+
     def __init__(
         self,
         run_dir: str | Path,

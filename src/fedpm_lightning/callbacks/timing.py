@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Timing(FederatedCallback):
     """Records, in seconds, time/round_s (clients and server), time/eval_s and time/total_s (both, cumulative)."""
 
+    records = ("time/round_s", "time/total_s")
+
     def __init__(self) -> None:
         self.total_s = 0.0
         self._round_start = 0.0
@@ -71,6 +73,8 @@ class TimeShares(Timing):
         synchronize: Wait for the GPU where the work changes. Without it, on a GPU, these are times of the host: work
             that is still queued counts where the host waits for it. It slows a round down.
     """
+
+    records = ("time/",)
 
     def __init__(self, synchronize: bool = False) -> None:
         super().__init__()

@@ -32,6 +32,8 @@ class WandbRun(FederatedCallback):
         tags: Further tags.
     """
 
+    records = ()
+
     def __init__(
         self, config: Mapping[str, Any], label: str | None = None, tags: tuple[str, ...] | list[str] = ()
     ) -> None:

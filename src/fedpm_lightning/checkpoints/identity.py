@@ -12,7 +12,18 @@ PLACES = ("data.root", "data.source", "data.eval_batch_size", "model.executor", 
 """Keys of SAME that say where or how, not what. The partition's hash tells whether the data really are the same."""
 
 FREE = (
-    *("rounds", "run_dir", "resume", "ckpt_path", "checkpoint_every", "grace_s", "experiment", "label", "config"),
+    *(
+        "rounds",
+        "run_dir",
+        "resume",
+        "ckpt_path",
+        "checkpoint_every",
+        "grace_s",
+        "threads",
+        "experiment",
+        "label",
+        "config",
+    ),
     *("weights_only", "trainer.max_epochs", "trainer.logger", "trainer.default_root_dir", "trainer.devices"),
     *("trainer.enable_progress_bar", "trainer.max_time"),
 )

@@ -6,14 +6,19 @@ has clients, however many clients there are.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from lightning.fabric.plugins import TorchCheckpointIO
+from torch import Tensor
 
 from fedpm_lightning.checkpoints.durable import digest, from_file, to_bytes, write_durably
 from fedpm_lightning.checkpoints.manifest import CLIENTS, Manifest, checkpoint_file, manifest_of, rounds_in
+from fedpm_lightning.types import named_leaves
 
 Versions = dict[int, tuple[str, str]]
 """Client -> (file below the folder, its SHA-256)."""
@@ -26,6 +31,8 @@ class SideFileIO(TorchCheckpointIO):
 
     Args:
         folder: The run's checkpoints.
+
+    A part that reading with `weights_only` would refuse is refused before it is written.
 
     Attributes:
         best: The best round, for the next manifest.
@@ -41,7 +48,9 @@ class SideFileIO(TorchCheckpointIO):
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
         """Write a checkpoint; the last step, the manifest, commits it."""
-        path, round = Path(path), int(checkpoint["global_step"])
+        # What Lightning hands from a spawned process to the first one is weights alone.
+        path, round = Path(path), int(checkpoint.get("global_step", -1))
+        check_readable(checkpoint)
         if path != checkpoint_file(self.folder, round):
             write_durably(path, to_bytes(checkpoint))
             return
@@ -99,3 +108,21 @@ class SideFileIO(TorchCheckpointIO):
     def previous(self, round: int) -> int | None:
         """Return the newest committed round before `round`."""
         return max((r for r in rounds_in(self.folder) if r < round), default=None)
+
+
+def check_readable(checkpoint: object) -> None:
+    """Check that everything in a checkpoint can be read back.
+
+    Raises:
+        ValueError: Naming the first part that cannot.
+    """
+    for name, part in named_leaves(checkpoint):
+        if isinstance(part, Tensor | bool | int | float | str | bytes | None) and not isinstance(part, np.generic):
+            continue
+        try:
+            torch.load(io.BytesIO(to_bytes(part)), weights_only=True)
+        except Exception as cause:
+            raise ValueError(
+                f"the checkpoint's {name} is a {type(part).__name__}, which reading never gives back: "
+                "keep tensors, numbers and strings, in dictionaries and lists"
+            ) from cause

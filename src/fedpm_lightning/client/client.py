@@ -18,7 +18,8 @@ from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpda
 BufferPolicy: TypeAlias = Literal["mix", "local", "freeze"]
 """Running statistics: averaged at the server, kept by each client, or left as the server has them."""
 
-_BUFFERS = "buffers"
+OWN_BUFFERS = "buffers"
+"""Key of the buffers in the state of a client that keeps its own."""
 
 
 @dataclass
@@ -30,7 +31,7 @@ class Client:
         broadcast: What the server sent; theta is `broadcast.params`.
         model: The scratch network, at theta after `start()`.
         work: How much to train.
-        state: The client's state, kept between rounds; a method changes it in place.
+        state: The client's own copy of its state (the rule: `types.ClientState`).
         buffer_policy: What happens to batch-norm statistics.
     """
 
@@ -53,7 +54,7 @@ class Client:
 
     def start(self) -> None:
         """Load theta, and this client's own buffers where the policy is `local`, into the scratch network."""
-        own: dict[str, Tensor] = self.state.get(_BUFFERS, {})
+        own: dict[str, Tensor] = self.state.get(OWN_BUFFERS, {})
         self.model.load(self.broadcast.params, {**self.broadcast.buffers, **own})
         if self.buffer_policy == "freeze":
             self.model.freeze_statistics()
@@ -102,6 +103,16 @@ class Client:
         if not self.model.buffers or self.buffer_policy == "freeze":
             return {}
         if self.buffer_policy == "mix":
-            return self.model.float_buffers()
-        self.state[_BUFFERS] = {k: b.detach().cpu().clone() for k, b in self.model.buffers.items()}
+            return changed(self.model.float_buffers(), self.broadcast.buffers)
+        self.state[OWN_BUFFERS] = {k: b.detach().cpu().clone() for k, b in self.model.buffers.items()}
         return {}
+
+
+def changed(buffers: Params, sent: Params) -> Params:
+    """Return the buffers that are not what the server sent: a constant (a mask) is neither sent nor mixed."""
+    known = [name for name in buffers if name in sent]
+    if not known:
+        return {}
+    # One wait for the device, however many buffers there are; NaN differs from itself.
+    moved = torch.stack([(buffers[name] != sent[name]).any() for name in known]).tolist()
+    return {name: buffers[name] for name, yes in zip(known, moved, strict=True) if yes}

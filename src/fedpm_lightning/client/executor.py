@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import ClassVar, Literal, TypeAlias
 
 from fedpm_lightning.client.faults import NUMERICAL
-from fedpm_lightning.client.local_round import Answer, LocalRound
+from fedpm_lightning.client.local_round import Answer, LocalRound, check_unchanged
 from fedpm_lightning.client.stacked_client import Chunk, StackedClient, StackedUpdate, split_state, stack_states
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.types import ClientData
@@ -109,7 +109,9 @@ def train_together(local: LocalRound, clients: Sequence[ClientData], stack: Stac
     client = StackedClient(chunk, local.broadcast, stack, local.work, {}, local.buffer_policy, chunk=chunk)
     client.state = stack_states([local.waiting(data).state for data in chunk.clients])
     client.start()
+    sent = local.broadcast.versions()
     update = local.method.client_update(client)
+    check_unchanged(sent, local.broadcast)
     if not isinstance(update, StackedUpdate):
         raise TypeError("the update of stacked clients does not come from client.upload")
     return {one.client: (one, split_state(client.state, c)) for c, one in enumerate(update.split())}

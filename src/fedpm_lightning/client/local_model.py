@@ -7,7 +7,7 @@ LightningModule's attributes, where it would enter the state dict, `parameters()
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal, TypeAlias, cast
 
@@ -56,7 +56,7 @@ class LocalModel:
         self._compiled = None if compile is None else torch.compile(self.net, mode=compile)
         self.objective = objective
         self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
-        self.buffers: Params = dict(self.net.named_buffers())
+        self.attributes = [_Attributes(name, module) for name, module in self.net.named_modules()]
         self.layers: list[Layer] = find_layers(self.net)
 
     @property
@@ -64,13 +64,22 @@ class LocalModel:
         """The training device."""
         return next(iter(self.params.values())).device
 
+    @property
+    def buffers(self) -> Params:
+        """The network's buffers as they are now: a forward pass may put others in their place."""
+        return {name: buffer for attributes in self.attributes for name, buffer in attributes.buffers()}
+
     @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
-        """Copy theta and the buffers in, drop gradients and switch to training mode."""
+        """Copy theta and the buffers in, forget what the last client left, and switch to training mode."""
+        for attributes in self.attributes:
+            attributes.restore()
         for name, leaf in self.params.items():
             leaf.copy_(params[name])
-        for name, value in buffers.items():
-            self.buffers[name].copy_(value)
+        if buffers:
+            own = self.buffers
+            for name, value in buffers.items():
+                own[name].copy_(value)
         self.zero_grad()
         self.net.train()
 
@@ -129,6 +138,34 @@ class LocalModel:
     def float_buffers(self) -> Params:
         """Return copies of the floating-point buffers; counters are never averaged."""
         return clone_params({k: b for k, b in self.buffers.items() if b.is_floating_point()})
+
+
+class _Attributes:
+    """What a module holds beside its parameters when nobody has used it yet: buffers, and attributes of its own.
+
+    A forward pass may assign them (a running value, a hidden state); the next client must not find them.
+    """
+
+    def __init__(self, prefix: str, module: nn.Module) -> None:
+        self.prefix, self.module = f"{prefix}." if prefix else "", module
+        self._buffers = dict(module._buffers)
+        self._names = frozenset(vars(module))
+        self._others = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the module's own buffers as they are now."""
+        for name, buffer in self.module._buffers.items():
+            if buffer is not None:
+                yield self.prefix + name, buffer
+
+    def restore(self) -> None:
+        """Put back what was there; tensors keep the values that were written into them."""
+        self.module._buffers.update(self._buffers)
+        own = vars(self.module)
+        if own.keys() != self._names:
+            for name in [name for name in own.keys() - self._names if not name.startswith("_")]:
+                del own[name]
+        own.update(self._others)
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager[object]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
-from fedpm_lightning.client.client import BufferPolicy, Client
+from fedpm_lightning.client.client import OWN_BUFFERS, BufferPolicy, Client
 from fedpm_lightning.client.faults import NUMERICAL, check_finite, client_error
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.store import ClientStore
@@ -88,6 +88,20 @@ class LocalRound:
         client.start()
         return self.method.init_client(client)
 
+    def kept(self, client: Client) -> ClientState:
+        """Return the state that a client ends with.
+
+        Raises:
+            TypeError: If the method keeps something without an `init_client`: it would wander between ranks.
+        """
+        own = [key for key in client.state if key != OWN_BUFFERS]
+        if own and not self.method.stateful:
+            name = type(self.method).__name__
+            raise TypeError(
+                f"{name} keeps {own[0]!r} in a client's state: give it an init_client that returns the first"
+            )
+        return client.state
+
     def train(self, data: ClientData) -> Answer | None:
         """Train one client; return None if it was dropped as bad."""
 
@@ -95,7 +109,7 @@ class LocalRound:
             client = self.client(data)
             update = self.method.client_update(client)
             self.emit("on_client_end", update)
-            return update, client.state
+            return update, self.kept(client)
 
         return self.attempt(data, trained)
 
@@ -104,7 +118,7 @@ class LocalRound:
 
         def prepared() -> Answer:
             client = self.client(data)
-            return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), client.state
+            return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), self.kept(client)
 
         return self.attempt(data, prepared)
 
@@ -114,10 +128,11 @@ class LocalRound:
         Raises:
             BadClientError: Naming round, client and cause.
         """
-        round = self.broadcast.round
+        round, sent = self.broadcast.round, self.broadcast.versions()
         try:
             with seeded(self.seed, "client", round, data.client, [self.model.device]):
                 update, state = answer()
+            check_unchanged(sent, self.broadcast)
             check_finite(update)
         except Exception as cause:
             if self.on_bad_client == "error" or not isinstance(cause, NUMERICAL):
@@ -125,3 +140,15 @@ class LocalRound:
             self.say(f"dropped: round {round + 1}, client {data.client}: {cause}")
             return None
         return update, state
+
+
+def check_unchanged(before: Mapping[str, tuple[int, int]], broadcast: Broadcast) -> None:
+    """Check that nobody has changed what all clients of the round share.
+
+    Raises:
+        TypeError: Naming the part that `before`, its `versions()` then, knows otherwise.
+    """
+    now = broadcast.versions()
+    wrong = [name for name in before | now if before.get(name) != now.get(name)]
+    if wrong:
+        raise TypeError(f"broadcast.{wrong[0]} was changed on the client, and all clients share it: change a clone")

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
-from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.client import Client, changed
 from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.curvature.preconditioner import Preconditioner
@@ -140,8 +140,7 @@ class StackedClient(Client):
         """Return the stacked theta_i as one update, to be split."""
         own = cast(StackedResult, result).each
         owners = [(data.client, data.num_samples, each) for data, each in zip(self.chunk.clients, own, strict=True)]
-        mixed = self.buffer_policy == "mix" and bool(self.model.buffers)
-        buffers = self.model.float_buffers() if mixed else {}
+        buffers = changed(self.model.float_buffers(), self.broadcast.buffers) if self.buffer_policy == "mix" else {}
         params, metrics = self.model.snapshot(), {"loss": result.loss}
         return StackedUpdate(-1, 0, result.num_steps, params, message or {}, buffers, metrics, owners=owners)
 

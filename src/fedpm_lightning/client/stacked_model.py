@@ -38,12 +38,8 @@ class StackedModel(LocalModel):
 
     def __init__(self, single: LocalModel, clients: int) -> None:
         # Not LocalModel's: nothing is copied but the leaves.
-        self.net, self.objective, self.layers, self.buffers = (
-            single.net,
-            single.objective,
-            single.layers,
-            single.buffers,
-        )
+        self.net, self.objective, self.layers = single.net, single.objective, single.layers
+        self.attributes = single.attributes
         self.clients = clients
         self.params = {
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()

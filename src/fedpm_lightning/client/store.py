@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedpm_lightning.client.spill import MIB, Spill, size_of
-from fedpm_lightning.types import ClientState
+from fedpm_lightning.types import ClientState, copied, named_leaves
+
+CPU = torch.device("cpu")
 
 
 class ClientStore:
@@ -50,17 +52,19 @@ class ClientStore:
         self._spill.close()
 
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
-        """Return the client's state in a dictionary of its own; `init()` makes the first one. Replace, never mutate.
-
-        It is a copy, so that a client whose round fails leaves its stored state as it was: `put` takes it.
-        """
+        """Return a copy of the client's state; `init()` makes the first one (the rule: `types.ClientState`)."""
         stored = self._pending.get(client, self._states.get(client))
-        return dict(stored) if stored is not None else init()
+        return copied(stored) if stored is not None else init()
 
     def put(self, client: int, state: ClientState) -> None:
-        """Take a client's new state; it counts from the end of the round. Tensors go to the CPU."""
+        """Take a copy of a client's new state; it counts from the end of the round.
+
+        Raises:
+            TypeError: If something in it could not be read back from a checkpoint.
+        """
         if state:
-            self._pending[client] = {key: to_cpu(value) for key, value in state.items()}
+            check_plain(state, f"the state of client {client}")
+            self._pending[client] = copied(state, CPU)
 
     def commit(self, round: int) -> None:
         """End a round: until then a checkpoint (SLURM may ask for one at any moment) holds the states before it."""
@@ -89,7 +93,7 @@ class ClientStore:
         self._spill.close()
         self.changed = dict(changed) if changed is not None else dict.fromkeys(states, 0)
         for client in sorted(states, key=lambda client: (self.changed.get(client, 0), client)):
-            self._keep(client, {key: to_cpu(value, copy=True) for key, value in states[client].items()})
+            self._keep(client, copied(states[client], CPU))
 
     def _keep(self, client: int, state: ClientState) -> None:
         """Take a state, and move the oldest ones to the disk while those in memory are above the bound."""
@@ -106,12 +110,15 @@ class ClientStore:
             self.in_memory -= self._sizes.pop(oldest)
 
 
-def to_cpu(value: Any, copy: bool = False) -> Any:
-    """Return `value` with every tensor in it detached and on the CPU; with `copy` also in memory of its own."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=copy)
-    if isinstance(value, dict):
-        return {key: to_cpu(part, copy) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_cpu(part, copy) for part in value]
-    return value
+def check_plain(state: ClientState, what: str) -> None:
+    """Check that a state holds only what a checkpoint can give back.
+
+    Raises:
+        TypeError: Naming the first entry of another kind.
+    """
+    for name, part in named_leaves(state):
+        if not isinstance(part, Tensor | bool | int | float | str | None):
+            raise TypeError(
+                f"{what} holds a {type(part).__name__} ({name}), which no checkpoint gives back: keep tensors, numbers "
+                "and strings, in dictionaries and lists"
+            )

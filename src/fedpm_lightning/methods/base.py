@@ -22,7 +22,14 @@ class Method(ABC):
     """Base class of every method; the name that YAML uses is the name of the subclass."""
 
     stateful: ClassVar[bool] = False
-    """Whether `init_client` returns something: such clients stay on one rank and their state is checkpointed."""
+    """Whether clients keep a state, so that they stay on one rank: derived, true where `init_client` is defined."""
+
+    mixes: ClassVar[Literal["mean", "sums"]] = "mean"
+    """What `aggregator` needs of `ClientUpdate.params`: nothing but a mean over the clients, in whose place a median or
+    another robust rule can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
+
+    replaces: ClassVar[bool] = False
+    """Whether theta must become exactly what `aggregator` returns: other server optimizers are refused then."""
 
     weightings: ClassVar[tuple[str, ...]] = ("size", "uniform")
     """The mixing weights under which the method is defined."""
@@ -44,9 +51,12 @@ class Method(ABC):
     """lambda of the local objectives (model.l2); the frame sets it before `setup`."""
 
     def __init_subclass__(cls) -> None:
-        # Inherited, it would be a promise about code that did not exist yet.
+        # Inherited, they would be promises about code that did not exist yet.
         if "client_update" in vars(cls) and "stackable" not in vars(cls):
             cls.stackable = "no"
+        if "aggregator" in vars(cls) and "mixes" not in vars(cls):
+            cls.mixes = "sums"
+        cls.stateful = cls.init_client is not Method.init_client
 
     def setup(self, net: nn.Module) -> list[str]:
         """Look at the network once, before round 0; return what was decided (which rule each parameter gets).

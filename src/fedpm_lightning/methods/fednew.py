@@ -51,8 +51,8 @@ class FedNew(Method):
         ValueError: If a value is outside its range.
     """
 
-    stateful = True
     uploads = "direction"
+    replaces = True  # the dual steps count on theta having moved by the mean of y_i
 
     def __init__(
         self,

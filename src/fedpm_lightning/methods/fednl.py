@@ -61,7 +61,6 @@ class FedNL(Method):
         ValueError: If a value is outside its range.
     """
 
-    stateful = True
     uploads = "direction"
 
     def __init__(

@@ -40,6 +40,7 @@ class PSGD(Method):
     """
 
     uploads = "direction"
+    mixes = "mean"
 
     def __init__(self, lr: float = 0.5, batch: GradientBatch = "full") -> None:
         self.lr = positive("lr", lr)

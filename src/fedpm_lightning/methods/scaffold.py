@@ -47,7 +47,6 @@ class SCAFFOLD(FedAvg):
     """
 
     stackable = "any"
-    stateful = True
     weightings = ("uniform",)
 
     def init_server(self, params: Params) -> ServerState:

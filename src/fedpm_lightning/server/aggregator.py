@@ -1,13 +1,11 @@
 """Streaming aggregation: add one update at a time into running sums, all-reduce the sums, finish.
 
-Memory does not grow with the cohort, and sums over ranks need nothing but an all-reduce of `tensors()`. An aggregator
-that needs every update at once (a median, Krum) sets `holds_all`; the frame then says so at the start.
+Memory does not grow with the cohort, and sums over ranks need nothing but an all-reduce of `tensors()`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,8 +15,6 @@ from fedpm_lightning.types import ClientUpdate, Params
 
 class Aggregator(ABC):
     """One round's aggregation; made afresh each round."""
-
-    holds_all: ClassVar[bool] = False
 
     @abstractmethod
     def add(self, update: ClientUpdate, weight: float) -> None:

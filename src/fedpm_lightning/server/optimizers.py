@@ -18,10 +18,10 @@ from fedpm_lightning.types import Params
 
 
 class Assign(Optimizer):
-    """Plain replacement: theta <- target, bit for bit (FedAvg, LocalNewton, FedPM)."""
+    """Plain replacement: theta <- target, bit for bit (FedAvg, LocalNewton, FedPM). Its rate is 1: the whole way."""
 
     def __init__(self, params: Iterable[Tensor]) -> None:
-        super().__init__(params, {})
+        super().__init__(params, {"lr": 1.0})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -48,3 +48,22 @@ def set_target(optimizer: Optimizer, params: Params, target: Params) -> None:
             p.grad = target[name] if replaces else p.detach() - target[name]
         else:
             p.grad = None
+
+
+def check_steps(make: Callable[[Iterable[Tensor]], Optimizer], params: Params) -> None:
+    """Try one step of a server optimizer on copies of theta.
+
+    Raises:
+        ValueError: If it needs more than a gradient: LBFGS evaluates a loss, which the server does not have.
+    """
+    copies = [p.detach().clone().requires_grad_() for p in params.values()]
+    optimizer = make(copies)
+    for p in copies:
+        p.grad = torch.zeros_like(p)
+    try:
+        optimizer.step(lambda: None)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    except Exception as cause:
+        raise ValueError(
+            f"model.server_optimizer {type(optimizer).__name__} cannot step from theta - target alone "
+            f"({type(cause).__name__}: {str(cause).splitlines()[0]}): use one that needs gradients only, such as SGD or Adam"
+        ) from cause

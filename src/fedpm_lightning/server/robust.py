@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.errors import AggregationError
-from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
+from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.types import ClientUpdate, Params
 
 Rule: TypeAlias = Callable[[Params], Params]
@@ -99,9 +99,7 @@ class HoldingAggregator(Aggregator):
         rule: What takes the mean's place.
     """
 
-    holds_all = True
-
-    def __init__(self, base: MeanAggregator, rule: Rule) -> None:
+    def __init__(self, base: Aggregator, rule: Rule) -> None:
         self.base, self.rule = base, rule
         self.held: list[ClientUpdate] = []
 

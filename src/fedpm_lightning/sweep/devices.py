@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
+from fedpm_lightning.threads import JOBS, cores
+
 _MOST_CPU_JOBS = 4
 
 
@@ -25,19 +27,14 @@ def gpus(environment: Mapping[str, str] | None = None) -> list[str]:
     return [str(number) for number in range(len(lines))]
 
 
-def cores() -> int:
-    """Return the cores that this process may use: those of a SLURM job or a container, not of the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
 def default_jobs(devices: list[str]) -> int:
     """Return how many points run at once: one a GPU, else one a core, up to four."""
     return len(devices) or min(cores(), _MOST_CPU_JOBS)
 
 
 def slot_environment(slot: int, jobs: int, devices: list[str], given: Mapping[str, str]) -> dict[str, str]:
-    """Return what a worker's environment adds to `given`: its GPU, and its share of the cores unless that is set."""
-    added = {} if "OMP_NUM_THREADS" in given else {"OMP_NUM_THREADS": str(max(1, cores() // jobs))}
+    """Return what a worker's environment adds to `given`: its GPU, and by how many runs the cores are shared."""
+    added = {JOBS: str(jobs)}
     if devices:
         added["CUDA_VISIBLE_DEVICES"] = devices[slot % len(devices)]
     return added

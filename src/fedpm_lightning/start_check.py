@@ -1,0 +1,77 @@
+"""What a trainer was asked for that a federated round cannot do: refused in one line before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, cast
+
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+
+CALLBACKS = {
+    "GradientAccumulationScheduler": "one batch is one round: use model.local_epochs or model.local_steps",
+    "LearningRateFinder": "it trains without rounds: sweep model.method.lr (fedpm sweep)",
+    "BatchSizeFinder": "it trains without rounds: set data.batch_size",
+    "StochasticWeightAveraging": "theta belongs to model.server_optimizer, which it would bypass",
+}
+"""Lightning's callbacks that cannot work here, and why or what to do instead."""
+
+
+def check_trainer(trainer: Trainer) -> None:
+    """Check the trainer's settings and callbacks.
+
+    Raises:
+        ValueError: Naming the setting and the way out.
+    """
+    of, quick = cast(Any, trainer), bool(cast(Any, trainer).fast_dev_run)
+    asked = {
+        "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
+        "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
+        "max_steps": (trainer.max_steps, trainer.max_steps not in (-1, None), "a step is a round: use rounds"),
+    }
+    for name, (value, wrong, instead) in asked.items():
+        if wrong and not quick:
+            raise ValueError(f"trainer.{name} {value} has no meaning where one batch is one round: {instead}")
+    if getattr(trainer.precision_plugin, "scaler", None) is not None:
+        raise ValueError(
+            "trainer.precision 16-mixed scales gradients, which local steps do not: use bf16-mixed or 32-true"
+        )
+    for callback in callbacks_of(trainer):
+        for kind in type(callback).__mro__:
+            if kind.__module__.startswith("lightning.") and kind.__name__ in CALLBACKS:
+                raise ValueError(f"trainer.callbacks {kind.__name__} cannot work here: {CALLBACKS[kind.__name__]}")
+
+
+def check_monitors(trainer: Trainer, splits: Iterable[str]) -> None:
+    """Check that what callbacks monitor (EarlyStopping, ModelCheckpoint) is recorded in a round.
+
+    Args:
+        trainer: The trainer.
+        splits: The splits that are evaluated.
+
+    Raises:
+        ValueError: Naming the key and those that there are.
+    """
+    present = callbacks_of(trainer)
+    federated = [callback for callback in present if isinstance(callback, FederatedCallback)]
+    if any(callback.records is None for callback in federated):
+        return  # somebody's own callback, of which nobody knows what it records
+    evaluated = [f"{split}/{kind}" for split in splits for kind in ("acc", "loss")]
+    known = [*evaluated, *(name for callback in federated for name in callback.records or ())]
+    for callback in present:
+        key = getattr(callback, "monitor", None)
+        if isinstance(key, str) and key not in known and not key.startswith(tuple(n for n in known if n.endswith("/"))):
+            near = difflib.get_close_matches(key, known, 1)
+            meant = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(
+                f"{type(callback).__name__} monitors {key}, which no round of this run records{meant}\n"
+                f"There are {', '.join(known)}"
+            )
+
+
+def callbacks_of(trainer: Trainer) -> list[Callback]:
+    """Return the trainer's callbacks."""
+    return cast("list[Callback]", cast(Any, trainer).callbacks)

@@ -1,0 +1,56 @@
+"""How many threads an operation of torch gets, and what this processor is slow at.
+
+Operations on small networks take microseconds: threads then wait for each other, and ten times as long when another
+process wants the cores. Seconds of a round of the quickstart on two cores, alone: THREADS_TABLE
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+SMALL = 100_000
+"""Parameters up to which a network without convolutions counts as small."""
+
+JOBS = "FEDPM_JOBS"
+"""Environment variable: how many runs share this machine's cores (`fedpm sweep --jobs` sets it)."""
+
+
+def cores() -> int:
+    """Return the cores that this process may use: those of a SLURM job or a container, not of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+def choose_threads(
+    parameters: int, convolutions: bool, ranks: int, asked: int | None, environment: Mapping[str, str]
+) -> tuple[int | None, str]:
+    """Return the number of threads and the reason, in words.
+
+    Args:
+        parameters: Trainable parameters of the network.
+        convolutions: Whether it has convolutions, which keep more threads busy.
+        ranks: Processes of this run on this machine.
+        asked: What the command line asks for; None: nothing.
+        environment: OMP_NUM_THREADS decides where nothing is asked for; the number is then None: torch has read it.
+
+    Raises:
+        ValueError: If `asked` is below 1.
+    """
+    if asked is not None:
+        if asked < 1:
+            raise ValueError(f"threads must be at least 1, or null to choose, got {asked}")
+        return asked, "as asked"
+    if environment.get("OMP_NUM_THREADS"):
+        return None, "OMP_NUM_THREADS"
+    if parameters <= SMALL and not convolutions:
+        return 1, f"a small network, {parameters:,} parameters"
+    jobs = environment.get(JOBS, "1")
+    sharing = max(1, ranks) * (int(jobs) if jobs.isdigit() and int(jobs) else 1)
+    shared = f" shared by {sharing} processes" if sharing > 1 else ""
+    return max(1, cores() // sharing), f"{cores()} cores{shared}"
+
+
+def has_bf16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this processor has instructions for bf16; without them it takes ten times as long as for float32."""
+    return not cpuinfo.is_file() or "bf16" in cpuinfo.read_text(encoding="utf-8", errors="ignore")
