@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 
-from fedpm_lightning.rng import seeded
+from fedpm_lightning.rng import kept_generators, seeded
 
 
 def test_a_seeded_block_leaves_the_global_generator_as_it_was():
@@ -22,3 +25,15 @@ def test_a_seeded_block_leaves_the_global_generator_as_it_was():
         assert not torch.equal(torch.rand(3), inside)
         raise ZeroDivisionError
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_round_leaves_the_generators_of_python_and_numpy_as_they_were():
+    random.seed(1), np.random.seed(1)
+    expected = random.random(), np.random.rand()
+    random.seed(1), np.random.seed(1)
+    with kept_generators():
+        drawn = set()
+        for client in (0, 1, 0):
+            with seeded(0, "client", 2, client):
+                drawn.add((random.random(), np.random.rand()))
+    assert len(drawn) == 2 and (random.random(), np.random.rand()) == expected

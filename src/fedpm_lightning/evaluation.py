@@ -88,7 +88,7 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
         net.train()
     if not isinstance(outputs, Tensor):
         raise ValueError(
-            f"model.net {name} returns a {type(outputs).__name__}: wrap it in a module whose forward returns the logits "
+            f"model.net {name} returns a {type(outputs).__name__}: wrap it in a module that returns the logits "
             "[batch, classes] alone"
         )
     if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:

@@ -46,7 +46,6 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "use_distributed_sampler": False,
     "enable_model_summary": False,
 }
-SLOW_BF16 = ("bf16-mixed", "bf16-true", "bf16")
 USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
 
 
@@ -75,7 +74,7 @@ class FedpmCLI(LightningCLI):
             "--threads",
             type=int | None,
             default=None,
-            help="threads of an operation on the CPU (default: $OMP_NUM_THREADS; 1 for a small network, else the cores)",
+            help="threads on the CPU (default: $OMP_NUM_THREADS, else 1 for a small network, else the cores)",
         )
         parser.add_argument("--grace_s", type=float, default=20.0, help="seconds a round may take after a signal")
         dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
@@ -162,20 +161,21 @@ class FedpmCLI(LightningCLI):
 
     def before_fit(self) -> None:
         """Choose the number of threads; write the complete configuration into the run's folder."""
-        number, why = choose_threads(
-            *size_of(self.model.net), self.trainer.num_devices, self.settings.threads, os.environ
-        )
-        if number is not None:
-            torch.set_num_threads(number)
-        lines = [f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"]
-        if str(self.settings.trainer.precision) in SLOW_BF16 and self.trainer.strategy.root_device.type == "cpu":
-            lines += (
-                [] if has_bf16() else ["precision: this processor has no bf16 instructions; 32-true is much faster"]
-            )
+        lines = [self.use_threads()]
+        on_cpu, precision = self.trainer.strategy.root_device.type == "cpu", str(self.settings.trainer.precision)
+        if on_cpu and "bf16" in precision and not has_bf16():
+            lines.append(f"precision {precision}: this processor has no bf16 instructions; 32-true is much faster")
         if self.trainer.is_global_zero:
             print("\n".join(lines), flush=True)
-        if self.trainer.is_global_zero:
             Path(self.settings.run_dir, "config.yaml").write_text(self.dump_config())
+
+    def use_threads(self) -> str:
+        """Set the number of threads of this process; return a line that says it."""
+        asked, ranks = self.settings.threads, self.trainer.num_devices
+        number, why = choose_threads(*size_of(self.model.net), ranks, asked, os.environ)
+        if number is not None:
+            torch.set_num_threads(number)
+        return f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"
 
     def dump_config(self) -> str:
         """Return the verb's complete configuration as YAML."""

@@ -8,6 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from fedpm_lightning.callbacks import CoordinateMedian, NormClipping
+from fedpm_lightning.methods import PSGD, SCAFFOLD, FedAvg, FedPM, LocalNewton
+from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.server.aggregator import MeanAggregator
 from test_ranks import TWO, distance, finish, ranks, state
 
 FEDAVG = ("--config", "configs/method/fedavg.yaml", "--model.local_epochs", "1", "--data.partition", "iid")
@@ -74,6 +78,29 @@ def test_methods_with_sums_of_their_own_are_refused(quickstart, capsys, method):
     run = quickstart("--config", f"configs/method/{method}.yaml", "--rounds", "1", *callbacks(("CoordinateMedian", {})))
     err = capsys.readouterr().err
     assert run.code == 1 and "mixes by sums of its own" in err and len(err.splitlines()) <= 2
+    assert not (run.folder / "summary.json").exists(), "before anything runs"
+
+
+class Divides(MeanAggregator):
+    """Uses more than the mean, in `finish` alone: a holder that adds one update would make it ten times too small."""
+
+    def finish(self):
+        return {name: p * self.mean.total_weight for name, p in super().finish().items()}
+
+
+class Sums(FedAvg):
+    def aggregator(self, broadcast, server):
+        return Divides(broadcast.params)
+
+
+def test_a_method_says_itself_whether_it_needs_a_mean_only():
+    mixes = {cls.__name__: cls.mixes for cls in (FedAvg, PSGD, LocalNewton, Sums, SCAFFOLD, FedPM)}
+    means = {"FedAvg": "mean", "PSGD": "mean", "LocalNewton": "mean"}
+    assert mixes == {**means, "Sums": "sums", "SCAFFOLD": "sums", "FedPM": "sums"}
+    module = FederatedModule(nn.Linear(2, 2), Sums())
+    for rule in (CoordinateMedian(), NormClipping(1.0)):
+        with pytest.raises(ValueError, match="replaces a mean, and Sums mixes by sums of its own"):
+            rule.on_fit_start(None, module)
 
 
 def test_running_statistics_are_refused(quickstart, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -139,3 +140,18 @@ def test_what_is_refused_and_what_is_told():
     with pytest.raises(ValueError, match=r"model.l2: 0.1 in the checkpoint, 0.2 now"):
         refuse(refused, "x")
     refuse([], "x")
+
+
+@pytest.mark.parametrize("bad", [np.ones(2), np.float64(1.0), {1: object}, SideFileIO])
+def test_what_could_not_be_read_back_is_refused_before_it_is_written(tmp_path, bad):
+    files = SideFileIO(tmp_path)
+    checkpoint = {**content(1), "callbacks": {"Mine": {"kept": [bad]}}}
+    with pytest.raises(ValueError, match=r"the checkpoint's callbacks\.Mine\.kept\.0\S* is a \w+, which reading"):
+        files.save_checkpoint(checkpoint, checkpoint_file(tmp_path, 1))
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_a_spawned_process_hands_over_are_written(tmp_path):
+    files = SideFileIO(tmp_path / "checkpoints")
+    files.save_checkpoint({"net.weight": torch.ones(2)}, tmp_path / ".temp.ckpt")
+    assert torch.equal(files.load_checkpoint(tmp_path / ".temp.ckpt")["net.weight"], torch.ones(2))

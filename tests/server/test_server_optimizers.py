@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import nn
 
+from fedpm_lightning.methods import FedNew
+from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.server.adaptive import FedAdagrad, FedAdam, FedYogi
-from fedpm_lightning.server.optimizers import Assign, set_target
+from fedpm_lightning.server.optimizers import Assign, check_steps, set_target
 
 
 def moves(make, rounds=3, deltas=None):
@@ -113,3 +116,23 @@ def test_the_yaml_names_this_optimizer_and_counts_a_step_a_round(quickstart, nam
     run = quickstart("--config", f"configs/method/{name}.yaml", *words)
     assert run.code == 0
     assert len(run.rows) == 2
+
+
+def test_an_optimizer_that_needs_a_loss_is_refused_and_others_are_tried_on_copies():
+    theta = {"w": torch.nn.Parameter(torch.ones(2))}
+    with pytest.raises(ValueError, match=r"model\.server_optimizer LBFGS cannot step from theta - target alone"):
+        check_steps(torch.optim.LBFGS, theta)
+    check_steps(FedAdam, theta)
+    check_steps(Assign, theta)
+    assert theta["w"].tolist() == [1, 1] and theta["w"].grad is None
+
+
+def test_a_method_that_counts_on_its_target_refuses_other_server_optimizers():
+    module = FederatedModule(torch.nn.Linear(2, 1), FedNew(), server_optimizer=partial(torch.optim.SGD, lr=0.5))
+    with pytest.raises(ValueError, match="SGD would move theta elsewhere than FedNew counts on: leave it out"):
+        module.configure_optimizers()
+    assert isinstance(FederatedModule(torch.nn.Linear(2, 1), FedNew()).configure_optimizers(), Assign)
+
+
+def test_the_rate_of_replacement_can_be_monitored():
+    assert Assign([torch.ones(1)]).param_groups[0]["lr"] == 1.0

@@ -100,6 +100,6 @@ def test_jobs_share_gpus_and_cores(monkeypatch):
     assert gpus({"CUDA_VISIBLE_DEVICES": "2,5"}) == ["2", "5"] and gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert default_jobs(["2", "5"]) == 2
     monkeypatch.setattr("fedpm_lightning.sweep.devices.cores", lambda: 8)
-    assert slot_environment(2, 4, ["2", "5"], {}) == {"OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "2"}
-    assert slot_environment(1, 16, [], {}) == {"OMP_NUM_THREADS": "1"}
-    assert slot_environment(1, 2, [], {"OMP_NUM_THREADS": "7"}) == {}
+    assert slot_environment(2, 4, ["2", "5"], {}) == {"FEDPM_JOBS": "4", "CUDA_VISIBLE_DEVICES": "2"}
+    assert slot_environment(1, 16, [], {}) == {"FEDPM_JOBS": "16"}
+    assert slot_environment(1, 2, [], {"OMP_NUM_THREADS": "7"}) == {"FEDPM_JOBS": "2"}

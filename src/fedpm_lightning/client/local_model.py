@@ -148,19 +148,20 @@ class _Attributes:
 
     def __init__(self, prefix: str, module: nn.Module) -> None:
         self.prefix, self.module = f"{prefix}." if prefix else "", module
-        self._buffers = dict(module._buffers)
+        self._live: dict[str, Tensor | None] = vars(module)["_buffers"]
+        self._buffers = dict(self._live)
         self._names = frozenset(vars(module))
         self._others = {name: value for name, value in vars(module).items() if not name.startswith("_")}
 
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the module's own buffers as they are now."""
-        for name, buffer in self.module._buffers.items():
+        for name, buffer in self._live.items():
             if buffer is not None:
                 yield self.prefix + name, buffer
 
     def restore(self) -> None:
         """Put back what was there; tensors keep the values that were written into them."""
-        self.module._buffers.update(self._buffers)
+        self._live.update(self._buffers)
         own = vars(self.module)
         if own.keys() != self._names:
             for name in [name for name in own.keys() - self._names if not name.startswith("_")]:

@@ -149,6 +149,6 @@ def check_unchanged(before: Mapping[str, tuple[int, int]], broadcast: Broadcast)
         TypeError: Naming the part that `before`, its `versions()` then, knows otherwise.
     """
     now = broadcast.versions()
-    wrong = [name for name in before | now if before.get(name) != now.get(name)]
+    wrong = [name for name in {**before, **now} if before.get(name) != now.get(name)]
     if wrong:
         raise TypeError(f"broadcast.{wrong[0]} was changed on the client, and all clients share it: change a clone")

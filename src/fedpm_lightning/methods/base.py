@@ -25,8 +25,8 @@ class Method(ABC):
     """Whether clients keep a state, so that they stay on one rank: derived, true where `init_client` is defined."""
 
     mixes: ClassVar[Literal["mean", "sums"]] = "mean"
-    """What `aggregator` needs of `ClientUpdate.params`: nothing but a mean over the clients, in whose place a median or
-    another robust rule can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
+    """What `aggregator` needs of `ClientUpdate.params`: nothing but their mean, in whose place a robust rule
+    can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
 
     replaces: ClassVar[bool] = False
     """Whether theta must become exactly what `aggregator` returns: other server optimizers are refused then."""

@@ -64,6 +64,6 @@ def check_steps(make: Callable[[Iterable[Tensor]], Optimizer], params: Params) -
         optimizer.step(lambda: None)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except Exception as cause:
         raise ValueError(
-            f"model.server_optimizer {type(optimizer).__name__} cannot step from theta - target alone "
-            f"({type(cause).__name__}: {str(cause).splitlines()[0]}): use one that needs gradients only, such as SGD or Adam"
+            f"model.server_optimizer {type(optimizer).__name__} cannot step from theta - target alone: use one that "
+            f"needs gradients only, such as SGD or Adam ({type(cause).__name__}: {str(cause).splitlines()[0]})"
         ) from cause
