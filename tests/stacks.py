@@ -62,7 +62,7 @@ class Side:
 
     def local(self):
         extra = self.method.broadcast_extra(self.server)
-        sent = Broadcast(self.round, clone_params(self.theta), dict(self.model.buffers), 0.9, extra)
+        sent = Broadcast(self.round, clone_params(self.theta), clone_params(self.model.buffers), 0.9, extra)
         shared = (self.method, self.model, self.work, self.store, "mix", self.on_bad_client, 0)
         return LocalRound(sent, *shared, self.emit, self.said.append)
 

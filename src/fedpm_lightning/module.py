@@ -36,7 +36,7 @@ from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, mine, world
 from fedpm_lightning.rng import kept_generators
 from fedpm_lightning.schedules import Constant, Schedule
-from fedpm_lightning.server.optimizers import Assign, check_steps, set_target
+from fedpm_lightning.server.optimizers import Assign, build, set_target
 from fedpm_lightning.server.ranked_mean import RankedMean
 from fedpm_lightning.start_check import check_monitors, check_trainer
 from fedpm_lightning.types import (
@@ -76,8 +76,7 @@ class FederatedModule(LightningModule):
         on_bad_client: When a client's loss, upload or curvature is not finite: stop with an error, or drop it.
         max_empty_rounds: Rounds in a row in which no client returned before the run stops; each changes nothing.
         max_loss: A training or evaluation loss above it stops the run as diverged; null never does.
-        reduce: How ranks sum: sum (all-reduce), or ordered (the bits of one process, whatever the number of ranks, for
-            clients that train one after another; a whole cohort in memory).
+        reduce: How ranks sum: sum, or ordered (bits that no number of ranks changes; sequential, a cohort in memory).
         channels_last: Memory order of images and convolutions; null: whichever is faster.
         compile: Mode of torch.compile for steps without FOOF: default, reduce-overhead (CUDA graphs), max-autotune.
         executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
@@ -146,8 +145,6 @@ class FederatedModule(LightningModule):
         self._listeners: dict[str, list[Callable[..., None]]] = {}
         # A list hides the scratch network from torch: it must not enter state_dict() or parameters().
         self._scratch: list[LocalModel] = []
-
-    # ---------------------------------------------------------------- the round
 
     def training_step(self, batch: Cohort, batch_idx: int) -> None:
         """Run one communication round on the cohort `batch`."""
@@ -247,8 +244,6 @@ class FederatedModule(LightningModule):
         """Raise DivergedError if a loss of this round's row is above `max_loss`, or NaN."""
         check_loss(self.round, name, self.row.get(name), self.max_loss)
 
-    # ---------------------------------------------------------------- parts of the round
-
     @property
     def round(self) -> int:
         """The 0-based round: Lightning's epoch."""
@@ -306,8 +301,6 @@ class FederatedModule(LightningModule):
         for listener in self._listeners[hook]:
             listener(trainer, self, *args)
 
-    # ---------------------------------------------------------------- Lightning's hooks
-
     def setup(self, stage: str) -> None:
         """Give the clients' states their place on the disk, before a checkpoint brings some."""
         self._listeners.clear()
@@ -317,20 +310,9 @@ class FederatedModule(LightningModule):
             self.clients.spill_into(Path(self.trainer.default_root_dir), world()[0])
 
     def configure_optimizers(self) -> Optimizer:
-        """Return the server optimizer over theta.
-
-        Raises:
-            ValueError: If the method or the round cannot have it.
-        """
-        check_steps(self.server_optimizer, self.theta)
-        optimizer = self.server_optimizer(self.theta.values())
-        if self.method.replaces and not isinstance(optimizer, Assign):
-            name = type(self.method).__name__
-            raise ValueError(
-                f"model.server_optimizer {type(optimizer).__name__} would move theta elsewhere than {name} counts on: "
-                "leave it out"
-            )
-        return optimizer
+        """Return the server optimizer over theta; ValueError where the method or the round cannot have it."""
+        exact_for = type(self.method).__name__ if self.method.replaces else None
+        return build(self.server_optimizer, self.theta, exact_for)
 
     def configure_callbacks(self) -> list[Callback]:
         """Add the frame's callbacks that the trainer does not have in some form already."""
@@ -385,8 +367,7 @@ class FederatedModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Record the splits' figures."""
-        for split in SPLITS:
-            metrics = self.evaluation.compute(split)
+        for metrics, split in ((self.evaluation.compute(split), split) for split in SPLITS):
             self.row.update(metrics)
             self.publish(metrics)
             if not self.trainer.sanity_checking:

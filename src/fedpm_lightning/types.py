@@ -9,6 +9,7 @@ Shape legend:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -238,7 +239,7 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
     """Return dictionaries, lists and tuples (as lists) with detached copies of their tensors.
 
     Args:
-        value: What is copied; anything else than the above stays as it is.
+        value: What is copied; anything else than the above (a factor, a number) by `copy.deepcopy`.
         device: Where the copies lie; None: where the tensors lie.
     """
     if isinstance(value, Tensor):
@@ -247,7 +248,7 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
         return {key: copied(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
         return [copied(part, device) for part in cast("Sequence[Any]", value)]
-    return value
+    return copy.deepcopy(value)
 
 
 def clone_params(params: Mapping[str, Tensor]) -> Params:

@@ -95,6 +95,7 @@ class Sums(FedAvg):
 
 def test_a_method_says_itself_whether_it_needs_a_mean_only():
     mixes = {cls.__name__: cls.mixes for cls in (FedAvg, PSGD, LocalNewton, Sums, SCAFFOLD, FedPM)}
+    assert LocalNewton(align=2.0).mixes == "sums" and FedPM().mixes == "sums"
     means = {"FedAvg": "mean", "PSGD": "mean", "LocalNewton": "mean"}
     assert mixes == {**means, "Sums": "sums", "SCAFFOLD": "sums", "FedPM": "sums"}
     module = FederatedModule(nn.Linear(2, 2), Sums())

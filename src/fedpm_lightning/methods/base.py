@@ -24,7 +24,7 @@ class Method(ABC):
     stateful: ClassVar[bool] = False
     """Whether clients keep a state, so that they stay on one rank: derived, true where `init_client` is defined."""
 
-    mixes: ClassVar[Literal["mean", "sums"]] = "mean"
+    mixes: Literal["mean", "sums"] = "mean"
     """What `aggregator` needs of `ClientUpdate.params`: nothing but their mean, in whose place a robust rule
     can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
 

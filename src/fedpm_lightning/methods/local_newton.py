@@ -70,6 +70,8 @@ class LocalNewton(Method):
         ValueError: If a value is outside its range.
     """
 
+    mixes = "mean"
+
     def __init__(
         self,
         lr: float = 0.3,
@@ -106,6 +108,8 @@ class LocalNewton(Method):
         if line_search and preconditioner == "foof":
             raise ValueError("line_search needs preconditioner hessian; with foof set it to false")
         self.line_search = line_search
+        if self.align:
+            self.mixes = "sums"
         # A client that has left keeps its last P; a P that is renewed without an observation cannot know that it has.
         known = (FOOF_EVERY if inv_every is None else inv_every) % max(cov_every, 1) == 0
         together: Stackable = "any" if known else "alike"

@@ -50,6 +50,27 @@ def set_target(optimizer: Optimizer, params: Params, target: Params) -> None:
             p.grad = None
 
 
+def build(make: Callable[[Iterable[Tensor]], Optimizer], params: Params, exact_for: str | None = None) -> Optimizer:
+    """Return a server optimizer over theta.
+
+    Args:
+        make: Builds it from parameters.
+        params: theta.
+        exact_for: The method that needs theta to become the target itself, if there is one.
+
+    Raises:
+        ValueError: If the method cannot have it, or it needs more than a gradient.
+    """
+    check_steps(make, params)
+    optimizer = make(params.values())
+    if exact_for is not None and not isinstance(optimizer, Assign):
+        raise ValueError(
+            f"model.server_optimizer {type(optimizer).__name__} would move theta elsewhere than {exact_for} counts on: "
+            "leave it out"
+        )
+    return optimizer
+
+
 def check_steps(make: Callable[[Iterable[Tensor]], Optimizer], params: Params) -> None:
     """Try one step of a server optimizer on copies of theta.
 
