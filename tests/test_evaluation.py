@@ -63,7 +63,7 @@ def digits():
     ("net", "told"),
     [
         (Pair(64, 10), "model.net Pair returns a tuple: wrap it"),
-        (Turned(), "model.net Turned has complex parameters .phase."),
+        (Turned(), "model.net Turned: parameter phase is complex"),
     ],
 )
 def test_networks_that_cannot_be_trained_are_named(digits, net, told):
