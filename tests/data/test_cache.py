@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import os
+import resource
 
 import pytest
 import torch
+from PIL import Image
 
 from fedpm_lightning.data import DataRequest
 from fedpm_lightning.data import parquet as parquet_module
@@ -23,7 +25,9 @@ def test_decoded_once_and_again_when_a_file_changes(small_set, tmp_path, monkeyp
     assert torch.load(kept, weights_only=True).keys() == {"x_train", "y_train", "x_test", "y_test", "crc32"}
     os.utime(small_set / "train-00000-of-00001.parquet", (1, 1))
     load(request)
-    assert len(calls) == 4
+    assert len(calls) == 2
+    write_parquet(small_set, "test", [0, 1, 2])
+    assert load(request).y_test.tolist() == [0, 1, 2] and len(calls) == 4
 
 
 @pytest.mark.parametrize("damage", ["empty", "truncated", "foreign", "other keys", "flipped"])
@@ -61,8 +65,31 @@ def test_key_depends_on_files_and_settings(tmp_path):
     file = tmp_path / "a"
     file.write_text("1")
     keys = {cache_key([file]), cache_key([file], name="x"), cache_key([])}
-    file.write_text("12")
+    file.write_text("2")
     assert len(keys | {cache_key([file])}) == 4
+
+
+def test_folders_that_agree_in_names_sizes_and_times_keep_their_own_images(tmp_path):
+    """As two unpacked archives of one shape do."""
+    sets = []
+    for place, shade in (("a", 10), ("b", 200)):
+        for name in ("mine/train/cat/1.bmp", "mine/train/dog/2.bmp", "mine/test/cat/3.bmp"):
+            file = tmp_path / place / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (4, 4), shade).save(file)
+            os.utime(file, (1, 1))
+        sets.append(load(DataRequest("mine", str(tmp_path / place / "mine"), tmp_path / "root")))
+    assert [int(data.x_train.max()) for data in sets] == [10, 200]
+
+
+def test_a_full_disk_costs_only_the_next_decoding(tmp_path, caplog):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        built = cached(tmp_path / "x.pt", ["x"], lambda: {"x": torch.ones(50_000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert built["x"].sum() == 50_000 and "not kept" in caplog.text and not list(tmp_path.iterdir())
 
 
 def test_a_file_moved_to_another_class_is_another_key(tmp_path):

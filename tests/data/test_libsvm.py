@@ -89,6 +89,16 @@ def test_rejected_lines_are_named(tmp_path, lines, number, expected):
     assert f"{tmp_path / 'data'}, line {number}: expected" in str(error.value) and expected in str(error.value)
 
 
+@pytest.mark.parametrize("index", [10**10, 10**30])
+def test_an_index_beyond_the_memory_is_named(tmp_path, index):
+    with pytest.raises(BrokenDataError, match=rf"data, line 2: index {index} makes 3 x {index} numbers.*GiB"):
+        read(tmp_path, f"-1 1:1\n+1 2:1 {index}:1\n+1 3:1\n")
+    with pytest.raises(BrokenDataError, match=rf"data\.t, line 1: index {index} makes"):
+        read(tmp_path, "-1 1:1\n+1 2:1\n", test=f"+1 {index}:1\n")
+    with pytest.raises(BrokenDataError, match=rf"data\.width {index} makes"):
+        read(tmp_path, "-1 1:1\n+1 2:1\n", width=index)
+
+
 @pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n"])
 def test_an_empty_file_is_rejected(tmp_path, text):
     with pytest.raises(BrokenDataError, match="is empty"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import pickle
 import sys
 from pathlib import Path
@@ -8,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
 from fedpm_lightning.data.hub import HubSet
+from fedpm_lightning.data.image_split import decode_images
 from fedpm_lightning.data.registry import load
 
 
@@ -37,9 +40,11 @@ def test_parquet_folder(read, small_set, picture):
     assert data.normalise(data.x_train).mean().abs() < 1e-4
 
 
-def test_natural_clients_of_a_column(read, small_set):
+def test_natural_clients_of_a_column(read, small_set, write_parquet):
     groups = read(small_set, group_column="client_id").groups
     assert groups is not None and groups.tolist() == [i % 4 for i in range(60)]
+    write_parquet(small_set, "test", [0, 1, 2])  # nobody asks who holds a test image
+    assert len(read(small_set, group_column="client_id").x_test) == 3
     with pytest.raises(BrokenDataError, match="expected a column writer, found img, label, client_id"):
         read(small_set, group_column="writer")
 
@@ -73,7 +78,82 @@ def test_broken_parquet_names_file_row_and_expectation(read, tmp_path, write_par
     broken("image of 8 x 8 pixels, expected 32 x 32", [0], name="cifar10")
     broken("expected a column img or image, found picture, label", [0], image="picture")
     broken("expected a column fine_label or label or labels, found img, target", [0], label="target")
+    broken("label 10000000 in row 1 of 2 training images, expected at most 1", [0, 10_000_000])
+    broken("expected a column fine_label, found img, label", [0], name="cifar100")
     broken("expected at least one image, found none", [])
+
+
+def test_cifar10_is_not_taken_for_cifar100(read, tmp_path, write_parquet, picture):
+    for split in ("train", "test"):
+        images = [picture(i, 32) for i in range(10)]
+        write_parquet(tmp_path / "b", split, list(range(10)), images, label="fine_label")
+    with pytest.raises(BrokenDataError, match="training images of 10 classes, expected all 100"):
+        read(tmp_path / "b", "cifar100")
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind, **options)
+    return buffer.getvalue()
+
+
+LEVELS = np.arange(256, dtype=np.uint8).reshape(16, 16)
+COLOURS = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
+OPAQUE = np.dstack([COLOURS, np.full((16, 16), 255, np.uint8)])
+PALETTE = Image.fromarray(LEVELS).quantize(16)
+PIXEL_FORMS = {
+    "1 bit": (encoded(Image.fromarray(LEVELS > 99)), (LEVELS > 99) * 255),
+    "8-bit grey": (encoded(Image.fromarray(LEVELS)), LEVELS),
+    "grey with opaque alpha": (encoded(Image.fromarray(np.dstack([LEVELS, OPAQUE[..., 3]]), "LA")), LEVELS),
+    "16-bit grey": (encoded(Image.fromarray(LEVELS.astype(np.uint16) * 257)), LEVELS),
+    "16-bit grey, TIFF": (
+        encoded(Image.fromarray(LEVELS.astype(np.uint16) * 257 - np.uint16(100) * (LEVELS > 0)), "TIFF"),
+        LEVELS,
+    ),
+    "16-bit grey, PGM": (b"P5 16 16 65535\n" + (LEVELS.astype(">u2") * 257).tobytes(), LEVELS),
+    "palette": (encoded(PALETTE), np.asarray(PALETTE.convert("RGB"))),
+    "RGB": (encoded(Image.fromarray(COLOURS)), COLOURS),
+    "opaque alpha": (encoded(Image.fromarray(OPAQUE)), COLOURS),
+    "CMYK": (encoded(Image.fromarray(255 - COLOURS).convert("CMYK"), "TIFF"), 255 - COLOURS),
+}
+
+
+@pytest.mark.parametrize("form", PIXEL_FORMS)
+def test_every_pixel_form_is_scaled_to_bytes(form):
+    image, expected = PIXEL_FORMS[form]
+    found = decode_images(lambda row: image, 2, None, None, str)[1].permute(1, 2, 0).numpy()
+    assert np.array_equal(found.squeeze(), expected)
+
+
+@pytest.mark.parametrize(
+    ("image", "match"),
+    [
+        (encoded(Image.fromarray(np.linspace(0, 1, 256, dtype=np.float32).reshape(16, 16)), "TIFF"), "mode F"),
+        (encoded(Image.fromarray(LEVELS.astype(np.int32) * 1000), "TIFF"), r"mode I\) have no known range"),
+        (encoded(Image.fromarray(np.dstack([COLOURS, LEVELS]))), "transparent pixels"),
+        (encoded(Image.fromarray(LEVELS), transparency=7), "transparent pixels"),
+        (encoded(PALETTE, transparency=0), "transparent pixels"),
+    ],
+)
+def test_pixels_without_a_known_value_are_refused(image, match):
+    with pytest.raises(BrokenDataError, match=f"1: expected an encoded image, but .*{match}"):
+        decode_images(lambda row: [encoded(PALETTE), image][row], 2, None, None, str)
+
+
+def test_a_grey_first_picture_does_not_grey_the_others():
+    images = [encoded(Image.fromarray(LEVELS)), encoded(Image.fromarray(COLOURS))]
+    grey, coloured = decode_images(lambda row: images[row], 2, None, None, str).permute(0, 2, 3, 1).numpy()
+    assert np.array_equal(coloured, COLOURS) and np.array_equal(grey, np.dstack([LEVELS] * 3))
+
+
+def test_the_size_of_one_picture_does_not_take_all_memory(monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    huge = encoded(Image.new("1", (8_000, 4_000)))
+    with pytest.raises(BrokenDataError, match=r"0: an image of 4000 x 8000 pixels.*GiB"):
+        decode_images(lambda row: huge if row < 1 else b"", 10**8, 1, None, str)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**6)
+    with pytest.raises(BrokenDataError, match="decompression bomb"):
+        decode_images(lambda row: huge, 1, 1, None, str)
 
 
 def test_truncated_parquet_and_wrong_column_type(read, small_set):
@@ -127,6 +207,8 @@ def test_image_folder_with_clients(read, tmp_path, picture):
     names = ["train/ann/cat/1.png", "train/bob/cat/1.png", "train/bob/dog/2.png", "test/ann/dog/1.png"]
     data = read(write_folder(tmp_path / "f", names, picture), group_column="client_id")
     assert data.groups is not None and data.groups.tolist() == [0, 1, 1] and data.y_train.tolist() == [0, 0, 1]
+    write_folder(tmp_path / "f", ["test/cat/9.png"], picture)
+    assert len(read(tmp_path / "f", group_column="client_id").x_test) == 2
 
 
 def test_image_folder_errors(read, tmp_path, picture):
@@ -190,14 +272,14 @@ def test_torchvision_files_already_there(read, tmp_path):
     folder = tmp_path / "root" / "MNIST" / "raw"
     folder.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    for part, n in [("train", 6), ("t10k", 3)]:
+    for part, n in [("train", 10), ("t10k", 3)]:
         pixels = rng.integers(0, 256, (n, 28, 28)).astype(np.uint8)
         header = (0x803).to_bytes(4, "big") + b"".join(k.to_bytes(4, "big") for k in (n, 28, 28))
         (folder / f"{part}-images-idx3-ubyte").write_bytes(header + pixels.tobytes())
         header = (0x801).to_bytes(4, "big") + n.to_bytes(4, "big")
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(range(n)))
     data = read("torchvision", "mnist")
-    assert data.x_train.shape == (6, 1, 28, 28) and data.y_test.tolist() == [0, 1, 2] and data.num_classes == 10
+    assert data.x_train.shape == (10, 1, 28, 28) and data.y_test.tolist() == [0, 1, 2] and data.num_classes == 10
     (folder / "train-images-idx3-ubyte").write_bytes(b"short")
     with pytest.raises(BrokenDataError, match=r"complete files of MNIST \(train\).*Delete the folder"):
         read("torchvision", "mnist")
@@ -208,21 +290,21 @@ def test_torchvision_images_with_channels_last(read, tmp_path, monkeypatch):
 
     class Fake:
         def __init__(self, root, download, train):
-            self.data = np.full((2, 32, 32, 3), (10, 20, 30), dtype=np.uint8)
-            self.targets = [3, 4]
+            self.data = np.full((10, 32, 32, 3), (10, 20, 30), dtype=np.uint8)
+            self.targets = [*range(9, -1, -1)]
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", Fake)
     folder = tmp_path / "root" / "cifar-10-batches-py"
     folder.mkdir(parents=True)
     (folder / "data_batch_1").write_bytes(gzip.compress(pickle.dumps(0)))
     data = read("torchvision", "cifar10")
-    assert data.x_train[0, :, 5, 5].tolist() == [10, 20, 30] and data.y_train.tolist() == [3, 4]
+    assert data.x_train[0, :, 5, 5].tolist() == [10, 20, 30] and data.y_train[:2].tolist() == [9, 8]
 
 
 def test_digits(read):
-    data = read("ignored", "digits")
+    data = read("torchvision", "digits")
     assert data.x_train.shape == (1438, 1, 8, 8) and data.x_test.shape == (359, 1, 8, 8)
     assert data.x_train.min() == 0 and data.x_train.max() == 255
     counts = torch.bincount(data.y_test, minlength=10)
     assert counts.min() >= 34 and counts.max() <= 37
-    assert torch.equal(read("ignored", "digits").y_test, data.y_test)
+    assert torch.equal(read("torchvision", "digits").y_test, data.y_test)

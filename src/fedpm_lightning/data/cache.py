@@ -1,4 +1,4 @@
-"""Decoded tensors on disk: read without pickle, keyed by their source files, written atomically."""
+"""Decoded tensors on disk: read without pickle, keyed by the content of their source files, written atomically."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedpm_lightning.data.errors import first_line
+
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Raised when the content of a cache file changes its meaning."""
 
 CHECKSUM = "crc32"
@@ -26,11 +28,18 @@ Tensors = dict[str, Tensor]
 
 
 def cache_key(files: Sequence[Path], **settings: Any) -> str:
-    """Digest what a decoded copy depends on: settings and the files' names, sizes and modification times."""
-    # The folders count as well: in <split>/<client>/<class>/<file> they carry the label.
-    stats = [(file.parts[-4:], file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    text = json.dumps([FORMAT, stats, settings], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Digest what a decoded copy depends on: the settings, and the names and whole content of the files.
+
+    Sizes and times of change would be cheaper and wrong: an unpacked archive restores both, so that two sets of images
+    of one shape agree in all of them. Reading the files takes less than reading the larger decoded copy.
+    """
+    digest = hashlib.sha256(json.dumps([FORMAT, settings], sort_keys=True, default=str).encode())
+    for file in files:
+        # The folders count as well: in <split>/<client>/<class>/<file> they carry the label.
+        digest.update("/".join(file.parts[-4:]).encode() + b"\0")
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def cached(path: Path, names: Sequence[str], build: Callable[[], Tensors]) -> Tensors:
@@ -50,8 +59,9 @@ def cached(path: Path, names: Sequence[str], build: Callable[[], Tensors]) -> Te
     tensors = build()
     try:
         _write(path, {**tensors, CHECKSUM: torch.tensor(_checksum({name: tensors[name] for name in names}))})
-    except OSError as error:
-        log.warning("the decoded data are not kept in %s: %s", path, error)
+    except (OSError, RuntimeError) as error:
+        # torch.save reports a full disk as a RuntimeError of several lines.
+        log.warning("the decoded data are not kept in %s and will be decoded again: %s", path, first_line(error))
     return tensors
 
 
@@ -66,7 +76,7 @@ def _read(path: Path, names: Sequence[str]) -> Tensors | None:
         reason = "its checksum does not match"
     except Exception as error:
         # A half-written or foreign file can fail in any layer below torch.load.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
     log.warning("%s is damaged and is built again: %s", path, reason)
     return None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpm_lightning.data.errors import MissingDataError
+from fedpm_lightning.data.errors import MissingDataError, first_line
 from fedpm_lightning.data.image_specs import ImageSpec
 from fedpm_lightning.data.image_split import ImageSplit
 from fedpm_lightning.data.parquet import IMAGE_COLUMNS, LABEL_COLUMNS, encoded_split, pick_column
@@ -48,8 +48,10 @@ class HubSet:
         self.files()
         table, place = self._splits[split], f"{self.repository} ({split})"
         image = pick_column(table.column_names, IMAGE_COLUMNS, place)
-        label = pick_column(table.column_names, LABEL_COLUMNS, place)
-        groups = table[pick_column(table.column_names, (self.group_column,), place)] if self.group_column else None
+        labels = self.spec.label_columns if self.spec else LABEL_COLUMNS
+        label = pick_column(table.column_names, labels, place)
+        column = self.group_column if split == "train" else None
+        groups = table[pick_column(table.column_names, (column,), place)] if column else None
         return encoded_split(
             _encoded_cells(table, image),
             list(table[label]),
@@ -71,7 +73,7 @@ class HubSet:
             # `datasets` raises many kinds (connection, offline, unknown id or split): all mean "not here".
             raise MissingDataError(
                 f"cannot load {self.repository!r} (split {split}) from the Hugging Face Hub: "
-                f"{_first_line(error)}. Without network, download its parquet files on another machine and "
+                f"{first_line(error)}. Without network, download its parquet files on another machine and "
                 "set data.source to their folder; if you meant a local folder, none has this name"
             ) from None
 
@@ -82,7 +84,3 @@ def _encoded_cells(table: Any, column: str) -> list[Any]:
 
     cells = table.cast_column(column, Image(decode=False))[column]
     return [cell if cell["bytes"] is not None else Path(cell["path"]).read_bytes() for cell in cells]
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -60,15 +60,17 @@ class ImageFolder:
             spec.size if spec else None,
             lambda row: str(files[row]),
         )
-        groups = [file.parents[1].name for file in files] if self.group_column else None
+        groups = [file.parents[1].name for file in files] if self.group_column and split == "train" else None
         return ImageSplit(x, y, groups)
 
     def _split_files(self, split: str) -> list[Path]:
-        pattern = "*/*/*" if self.group_column else "*/*"
-        files = sorted(f for f in (self.folder / split).glob(pattern) if f.suffix.lower() in SUFFIXES)
+        layouts = {"*/*/*": f"{split}/<client>/<class>/<image>"} if self.group_column else {}
+        if split == "test" or not self.group_column:  # nobody asks who holds a test image
+            layouts["*/*"] = f"{split}/<class>/<image>"
+        found = [file for pattern in layouts for file in (self.folder / split).glob(pattern)]
+        files = sorted(file for file in found if file.suffix.lower() in SUFFIXES)
         if not files:
-            layout = f"{split}/<client>/<class>/<image>" if self.group_column else f"{split}/<class>/<image>"
-            raise MissingDataError(f"no images in {self.folder / split}; expected {layout}")
+            raise MissingDataError(f"no images in {self.folder / split}; expected {' or '.join(layouts.values())}")
         return files
 
     def _class_names(self) -> list[str]:

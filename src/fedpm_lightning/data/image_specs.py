@@ -21,6 +21,7 @@ class ImageSpec:
         torchvision: Class name in torchvision.datasets.
         folder: Where torchvision keeps its files, below the root.
         megabytes: Size of the download.
+        label_columns: Its label column on the Hugging Face Hub, by its possible names.
     """
 
     num_classes: int
@@ -32,6 +33,7 @@ class ImageSpec:
     torchvision: str
     folder: str
     megabytes: int
+    label_columns: tuple[str, ...] = ("label", "labels")
 
 
 _CROP_AND_FLIP = Augment(pad=4, flip=True)
@@ -44,7 +46,7 @@ SPECS: dict[str, ImageSpec] = {
     ),
     "cifar100": ImageSpec(
         100, 3, 32, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762),
-        _CROP_AND_FLIP, "CIFAR100", "cifar-100-python", 169,
+        _CROP_AND_FLIP, "CIFAR100", "cifar-100-python", 169, ("fine_label",),
     ),
     "svhn": ImageSpec(
         10, 3, 32, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
-from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
+from fedpm_lightning.data.errors import BrokenDataError, MissingDataError, check_memory
 
 WIDTHS: dict[str, int | None] = {"a9a": 123, "w8a": 300, "libsvm": None}
 """Named sets and their number of features; `libsvm` is any file, its width an argument or the largest index."""
@@ -45,6 +45,13 @@ class SparseRows:
         """The largest index of the file."""
         return max(self.entries[1], default=-1) + 1
 
+    @property
+    def widest(self) -> str:
+        """Where the largest index is."""
+        rows, columns, _ = self.entries
+        row = rows[columns.index(self.width - 1)] if columns else 0
+        return f"{self.path}, line {self.lines[row]}: index {self.width}"
+
     def dense(self, width: int) -> Tensor:
         """Return the features as float64 [n, width]."""
         x = torch.zeros(len(self.labels), width, dtype=torch.float64)
@@ -70,6 +77,8 @@ def load_libsvm(request: DataRequest) -> ArraySet:
     held_out = test_file(path)
     test = SparseRows(path, [], [], ([], [], [])) if held_out is None else read_rows(held_out, declared)
     width = declared or max(train.width, test.width, 1)
+    cause = f"data.width {width}" if declared else max(train, test, key=lambda part: part.width).widest
+    check_memory((len(train.labels) + len(test.labels), width), 8, cause)
     zero = class_zero(train, test)
     y_train, y_test = (torch.tensor([int(v != zero) for v in part.labels], dtype=torch.int64) for part in (train, test))
     return ArraySet(train.dense(width), y_train, test.dense(width), y_test, num_classes=2)

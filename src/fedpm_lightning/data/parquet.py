@@ -13,6 +13,7 @@ from fedpm_lightning.data.image_split import ImageSplit, Where, checked_labels, 
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "labels")
+"""Of a set that we know nothing about."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,21 @@ class ParquetFolder:
             BrokenDataError: If a file, a column, an image or a label is not what it should be.
             ImportError: If pyarrow is not installed.
         """
+        group_column = self.group_column if split == "train" else None
+        wanted = [IMAGE_COLUMNS, self.spec.label_columns if self.spec else LABEL_COLUMNS]
+        wanted += [(group_column,)] if group_column else []
         images: list[Any] = []
         labels: list[Any] = []
         groups: list[Any] = []
         rows: list[str] = []
         for file in _split_files(self.folder, split):
-            columns = _read_columns(file, self.group_column)
+            columns = _read_columns(file, wanted)
             images += columns[0]
             labels += columns[1]
-            groups += columns[2] if len(columns) > 2 else []
+            groups += columns[2] if group_column else []
             rows += [f"{file}, row {row}" for row in range(len(columns[0]))]
         where = _namer(rows, self.folder, split)
-        return encoded_split(images, labels, groups if self.group_column else None, self.spec, where)
+        return encoded_split(images, labels, groups if group_column else None, self.spec, where)
 
 
 def encoded_split(
@@ -109,8 +113,8 @@ def _namer(rows: list[str], folder: Path, split: str) -> Where:
     return lambda row: rows[row] if row < len(rows) else f"{folder}/{split}-*.parquet"
 
 
-def _read_columns(file: Path, group_column: str | None) -> list[list[Any]]:
-    """Return the image, label and client columns of one file as lists."""
+def _read_columns(file: Path, wanted: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """Return one column for each list of possible names as a list; the first one holds the images."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -122,7 +126,6 @@ def _read_columns(file: Path, group_column: str | None) -> list[list[Any]]:
         table: Any = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
         raise BrokenDataError(f"{file}: expected a complete parquet file, but {error}") from error
-    wanted = [IMAGE_COLUMNS, LABEL_COLUMNS] + ([(group_column,)] if group_column else [])
     names = [pick_column(table.column_names, options, str(file)) for options in wanted]
     kind = table.schema.field(names[0]).type
     has_bytes = pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0

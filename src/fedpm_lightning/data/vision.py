@@ -78,7 +78,7 @@ def load_images(request: DataRequest) -> ArraySet:
     settings = {"name": request.name, "kind": type(source).__name__, "groups": request.group_column}
     path = request.root / "decoded" / f"{request.name}-{cache_key(source.files(), **settings)}.pt"
     names = ["x_train", "y_train", "x_test", "y_test"] + (["groups"] if request.group_column else [])
-    tensors = cached(path, names, lambda: _decode(source, spec, path))
+    tensors = cached(path, names, lambda: _decode(source, spec, f"{request.name} ({request.source})", path))
     x, y = tensors["x_train"], tensors["y_train"]
     statistics = (spec.mean, spec.std) if spec else channel_statistics(x)
     return ArraySet(
@@ -93,25 +93,37 @@ def load_images(request: DataRequest) -> ArraySet:
     )
 
 
-def _decode(source: ImageSource, spec: ImageSpec | None, path: Path) -> Tensors:
+def _decode(source: ImageSource, spec: ImageSpec | None, place: str, path: Path) -> Tensors:
     log.info("decoding images once; the copy is kept in %s", path)
     train, test = source.read("train"), source.read("test")
     if train.x.shape[1:] != test.x.shape[1:]:
         shapes = f"{list(train.x.shape[1:])} and {list(test.x.shape[1:])}"
-        raise BrokenDataError(f"{source}: training and test images differ in shape, {shapes} [c, h, w]")
-    top = int(train.y.max()) if spec is None else spec.num_classes - 1
-    if int(test.y.max()) > top:
-        raise BrokenDataError(f"{source}: test label {int(test.y.max())}, expected 0..{top} as in the training part")
+        raise BrokenDataError(f"{place}: training and test images differ in shape, {shapes} [c, h, w]")
+    _check_classes(train.y, test.y, spec, place)
     tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
     if train.groups is not None:
-        tensors["groups"] = _numbered(train.groups, source)
+        tensors["groups"] = _numbered(train.groups, place)
     return tensors
 
 
-def _numbered(groups: list[Any], source: ImageSource) -> Tensor:
+def _check_classes(train: Tensor, test: Tensor, spec: ImageSpec | None, place: str) -> None:
+    """Refuse another set's files under a known name, and a stray label that would set the number of classes."""
+    top, found = int(train.max()), len(train.unique())
+    if spec is not None and found != spec.num_classes:
+        raise BrokenDataError(f"{place}: training images of {found} classes, expected all {spec.num_classes}")
+    if top >= len(train):
+        raise BrokenDataError(
+            f"{place}: label {top} in row {int(train.argmax())} of {len(train)} training images, expected at most "
+            f"{len(train) - 1}: classes are numbered from 0"
+        )
+    if int(test.max()) > top:
+        raise BrokenDataError(f"{place}: test label {int(test.max())}, expected 0..{top} as in the training part")
+
+
+def _numbered(groups: list[Any], place: str) -> Tensor:
     """Number the client ids, which may be names, by their rank among the sorted distinct ids: int64 [n]."""
     if any(group is None for group in groups):
-        raise BrokenDataError(f"{source}, row {groups.index(None)}: expected a client id, found none")
+        raise BrokenDataError(f"{place}, row {groups.index(None)}: expected a client id, found none")
     names = [str(group) for group in groups]
     ids = np.array([int(name) for name in names] if all(name.isdecimal() for name in names) else names)
     return torch.from_numpy(np.unique(ids, return_inverse=True)[1].astype(np.int64))
