@@ -19,6 +19,7 @@ from fedpm_lightning.data import (
     QuantitySkew,
     Shards,
 )
+from fedpm_lightning.data.dirichlet import nearest_table, whole_numbers
 
 CIFAR = np.repeat(np.arange(10), 5000)
 ALPHA_KINDS = [Dirichlet, DirichletClients, QuantitySkew]
@@ -158,13 +159,50 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     assert np.var(shares) == pytest.approx(expected, rel=0.1)  # 6,000 shares: a standard error of about 3%
 
 
-def test_dirichlet_over_classes_has_equal_sizes_and_skewed_classes():
-    parts = DirichletClients(0.1).split(CIFAR, 10, 0)
-    assert {len(part) for part in parts} == {5000}
-    top_share = histogram(parts, CIFAR).max(axis=1) / 5000
-    assert top_share.mean() > 0.4
-    even = histogram(DirichletClients(1e6).split(CIFAR, 10, 0), CIFAR)
-    assert even.min() > 350
+SKEWED = np.repeat(np.arange(10), [50, 100, 500, 1000, 2000, 3000, 4000, 5000, 7000, 9000])
+
+
+@pytest.mark.parametrize(("labels", "clients"), [(CIFAR[::5], 10), (CIFAR[::5], 7), (SKEWED[::5], 20)])
+def test_dirichlet_over_classes_runs_from_few_classes_to_iid(labels, clients):
+    """Equal sizes at any alpha, and a distance from the iid split that falls as alpha grows."""
+    share, distances = np.bincount(labels) / len(labels), []
+    for alpha in (1e-8, 0.01, 0.1, 0.3, 1, 10, 100, 1e6):
+        drawn = [histogram(DirichletClients(alpha).split(labels, clients, seed), labels) for seed in range(2)]
+        assert all(np.ptp(counts.sum(axis=1)) <= 1 for counts in drawn)
+        distances.append(np.mean([np.abs(c / c.sum(axis=1, keepdims=True) - share).sum() for c in drawn]))
+        if alpha == 1e-8:  # a transport plan of N x C needs N + C - 1 entries
+            assert max((counts > 0.02 * counts.sum(axis=1).max()).sum() for counts in drawn) <= clients + 9
+        if alpha == 1e6:
+            assert max(np.abs(counts - counts.sum(axis=1, keepdims=True) * share).max() for counts in drawn) < 4
+    assert distances == sorted(distances, reverse=True)
+
+
+@pytest.mark.parametrize("clients", [10, 20, 100])
+def test_dirichlet_over_classes_gives_one_class_a_client_where_that_is_possible(clients):
+    """No client is left with what others did not want."""
+    for alpha in (5e-324, 1e-8):
+        counts = histogram(DirichletClients(alpha).split(CIFAR, clients, 1), CIFAR)
+        assert np.all((counts > 0).sum(axis=1) == 1)
+
+
+def test_no_client_follows_its_draw_less_than_another():
+    """The largest share of a client's classes, by the client's place: 40 splits, a standard error of about 0.02."""
+    shares = [histogram(DirichletClients(0.3).split(CIFAR[::10], 10, s), CIFAR[::10]).max(axis=1) for s in range(40)]
+    means = np.mean(shares, axis=0) / 500
+    assert means.max() - means.min() < 0.12 and means.min() > 0.3
+
+
+def test_the_nearest_table_has_its_sums_and_the_ratios_of_the_draws():
+    """Scaling rows and columns leaves the cross ratios t_ij t_kl / (t_il t_kj) as they were."""
+    log_draws = np.random.default_rng(0).normal(size=(4, 3))
+    rows, columns = np.array([10_000, 20_000, 30_000, 40_000]), np.array([50_000, 20_000, 30_000])
+    table = nearest_table(log_draws, rows, columns)
+    assert np.allclose(table.sum(axis=1), rows) and np.allclose(table.sum(axis=0), columns, atol=0.5)
+    crossed = [log[1:, 1:] + log[:1, :1] - log[1:, :1] - log[:1, 1:] for log in (log_draws, np.log(table))]
+    assert np.allclose(*crossed)
+    counts = whole_numbers(table, rows, columns)
+    assert np.array_equal(counts.sum(axis=1), rows) and np.array_equal(counts.sum(axis=0), columns)
+    assert np.abs(counts - table).max() <= 2
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from fedpm_lightning.data.partition import Indices, Labels, Partition
 from fedpm_lightning.data.repair import check_min_samples, raise_to_minimum
@@ -26,8 +27,8 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def symmetric_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
-    """Draw rows of Dir(alpha, ..., alpha) without NaN for any alpha, [rows, parts], each row summing to 1.
+def log_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
+    """Draw rows of Dir(alpha, ..., alpha) as logarithms, [rows, parts], up to a constant: the largest of a row is 0.
 
     NumPy's own routine returns NaN or zeros where every gamma variate underflows. Here the variates stay
     logarithms: log Gamma(a) = log Gamma(a + 1) + log(U) / a (Marsaglia and Tsang 2000, section 6).
@@ -35,7 +36,12 @@ def symmetric_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int
     # Beyond these bounds a double cannot tell the result from a one-hot or a uniform row.
     a = min(max(alpha, 1e-300), 1e30)
     log_gamma = np.log(rng.standard_gamma(a + 1.0, shape)) - rng.standard_exponential(shape) / a
-    weights = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
+    return log_gamma - log_gamma.max(axis=1, keepdims=True)
+
+
+def symmetric_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
+    """Draw rows of Dir(alpha, ..., alpha) without NaN for any alpha, [rows, parts], each row summing to 1."""
+    weights = np.exp(log_dirichlet(rng, alpha, shape))
     return weights / weights.sum(axis=1, keepdims=True)
 
 
@@ -96,8 +102,8 @@ class Dirichlet(_AlphaPartition):
 class DirichletClients(_AlphaPartition):
     """For each client, draw Dir(alpha) over the CLASSES; all clients have equal sizes (Hsu et al. 2019).
 
-    A class that runs out is replaced by the client's other classes, so late clients follow their draw less
-    closely; clients are served in random order.
+    The draws alone would use up one class and leave over another. Clients therefore get the table of counts that is
+    nearest to the draws (in the Kullback-Leibler sense) among those that use every sample: all clients give way alike.
 
     Args:
         alpha: Concentration, above 0.
@@ -107,29 +113,64 @@ class DirichletClients(_AlphaPartition):
     def _assign(
         self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
     ) -> list[Indices]:
-        pools = [list(rng.permutation(np.flatnonzero(labels == c))) for c in np.unique(labels)]
-        wishes = symmetric_dirichlet(rng, self.alpha, (num_clients, max(1, len(pools))))
-        sizes = [len(piece) for piece in np.array_split(labels, num_clients)]
-        parts = [np.empty(0, np.int64)] * num_clients
-        for k in rng.permutation(num_clients):
-            parts[k] = _serve(pools, wishes[k], sizes[k], rng)
-        return self._repair(parts, rng)
+        classes, available = np.unique(labels, return_counts=True)
+        if not len(labels):
+            return self._repair([np.empty(0, np.int64)] * num_clients, rng)
+        draws = log_dirichlet(rng, self.alpha, (num_clients, len(classes)))
+        sizes = np.array([len(piece) for piece in np.array_split(labels, num_clients)])
+        counts = whole_numbers(nearest_table(draws, sizes, available), sizes, available)
+        pieces = [
+            np.split(rng.permutation(np.flatnonzero(labels == label)), np.cumsum(column)[:-1])
+            for label, column in zip(classes, counts.T, strict=True)
+        ]
+        return self._repair([np.concatenate(client) for client in zip(*pieces, strict=True)], rng)
 
 
-def _serve(pools: list[list[np.int64]], wish: Floats, size: int, rng: np.random.Generator) -> Indices:
-    """Take `size` samples out of the class pools, in the wished proportions while the pools last."""
-    taken: list[np.int64] = []
-    while len(taken) < size:
-        left = np.array([len(pool) for pool in pools], dtype=np.float64)
-        weights = np.where(left > 0, wish, 0.0)
-        # All wished classes are used up: what is left is taken as it is distributed.
-        weights = weights if weights.sum() > 0 else left
-        wanted = rng.multinomial(size - len(taken), weights / weights.sum())
-        for pool, count in zip(pools, wanted, strict=True):
-            keep = max(0, len(pool) - int(count))
-            taken.extend(pool[keep:])
-            del pool[keep:]
-    return np.array(taken, dtype=np.int64)
+def nearest_table(log_draws: Floats, rows: Indices, columns: Indices) -> Floats:
+    """Return the table with the given sums that is nearest to exp(log_draws) up to factors, [rows, columns].
+
+    Iterative proportional fitting (Sinkhorn 1967) in logarithms. The draws of a small alpha are one-hot to any
+    precision; fitting a flattened table first, and then ever sharper ones from there, also ends with them.
+
+    Args:
+        log_draws: Logarithms of positive numbers, [rows, columns].
+        rows: Sum of each row; the last step, so exact.
+        columns: Sum of each column, met to within half a unit.
+    """
+    with np.errstate(divide="ignore"):  # a client without samples has the logarithm -inf
+        log_rows, log_columns = np.log(rows), np.log(columns)
+    # Ratios above exp(1e6) give no other table, and would leave no digits for the counts.
+    spread = float(np.ptp(log_draws))
+    log_draws = log_draws * min(1.0, 1e6 / max(1.0, spread))
+    of_rows, flat = np.zeros(len(rows)), min(1e6, max(1.0, spread))
+    table = np.exp(log_draws)
+    while True:
+        for _ in range(100):
+            of_columns = log_columns - logsumexp(log_draws / flat + of_rows[:, None], axis=0)
+            of_rows = log_rows - logsumexp(log_draws / flat + of_columns, axis=1)
+            table = np.exp(log_draws / flat + of_rows[:, None] + of_columns)
+            if np.abs(table.sum(axis=0) - columns).max() < 0.5:
+                break
+        if flat == 1:
+            return table
+        sharper = max(1.0, flat / 2)
+        of_rows, flat = of_rows * (flat / sharper), sharper
+
+
+def whole_numbers(table: Floats, rows: Indices, columns: Indices) -> Indices:
+    """Round a table to integers with exactly the given sums, large fractions first."""
+    counts = np.floor(table).astype(np.int64)
+    while (excess := counts.sum(axis=0) - columns).max() > 0:  # the fit meets columns only nearly
+        counts[counts[:, excess.argmax()].argmax(), excess.argmax()] -= 1
+    missing_rows, missing_columns = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
+    for most in (1, int(columns.sum())):
+        for cell in np.argsort(counts - table, axis=None, kind="stable"):
+            row, column = divmod(int(cell), len(columns))
+            given = min(most, missing_rows[row], missing_columns[column])
+            counts[row, column] += given
+            missing_rows[row] -= given
+            missing_columns[column] -= given
+    return counts
 
 
 @dataclass(frozen=True)
