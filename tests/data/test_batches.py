@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -113,12 +115,36 @@ def test_floating_inputs_pass_untouched():
     assert x.dtype == torch.float64 and torch.equal(x.flatten(), torch.arange(100.0, 105.0, dtype=torch.float64))
 
 
-def test_feature_shift_is_the_same_for_every_call_and_differs_by_round():
-    client = make(20, partition=FeatureShift("noise", 3.0))
-    [(one, rows)] = client.batches(0, LocalWork(epochs=1))
-    [(two, _)] = client.batches(0, LocalWork(epochs=1))
-    assert torch.equal(one, two) and not torch.equal(one.flatten(), rows.double())
-    assert torch.equal(next(client.everything())[0], next(client.everything())[0])
+def test_noise_belongs_to_the_sample():
+    """The same in every epoch, round and full gradient; another for each sample; of the client's level."""
+    client = make(100, partition=FeatureShift("noise", 3.0))  # client 1 of 4: a deviation of 3 x 1/3
+    [(x, rows)] = client.everything(100)
+    noise = dict(zip(rows.tolist(), (x.flatten() - rows).tolist(), strict=True))
+    for round in (0, 1):
+        for batch, y in client.batches(round, LocalWork(epochs=2)):
+            found = (batch.flatten() - y).tolist()
+            assert found == [noise[row] for row in y.tolist()]
+    assert len(set(noise.values())) == 100
+    assert torch.tensor(list(noise.values())).std() == pytest.approx(
+        1.0, abs=0.25
+    )  # 100 draws: a standard error of 0.07
+    assert torch.equal(torch.cat([x for x, _ in client.everything(7)]), x)
+
+
+def test_every_client_has_noise_of_its_own_and_the_first_has_none():
+    pool = make(1, partition=FeatureShift("noise", 3.0)).pool
+    zeros = replace(pool, x=torch.zeros(200, 1, dtype=torch.float64))
+    first, second, third = (next(ResidentClient(k, torch.arange(100), zeros).everything())[0] for k in range(3))
+    assert not first.any() and not torch.allclose(third, 2 * second)
+
+
+def test_rotated_inputs_are_those_of_training():
+    x = torch.randn(6, 1, 9, 9)
+    pool = Pool(x, torch.arange(6), FeatureShift("rotation", 90.0), 2, BatchSettings(batch_size=None))
+    client = ResidentClient(1, torch.arange(6), pool)
+    [(batch, y)] = client.batches(0, LocalWork(epochs=1))
+    [(everything, _)] = client.everything()
+    assert torch.equal(batch, everything[y]) and torch.allclose(everything, torch.rot90(x, 1, (2, 3)), atol=1e-5)
 
 
 def test_implements_the_protocol():

@@ -72,6 +72,8 @@ def test_cohort_size(n, share, number, size):
         ({"limit_train": 0}, r"data\.limit_train must be at least 1"),
         ({"val_fraction": 1.0}, r"in \[0, 1\), got 1"),
         ({"seed": -1}, "seed"),
+        ({"source": "/data/digits"}, r"data\.source '/data/digits' has no effect on data\.name digits"),
+        ({"width": 64}, r"data\.width 64 has no effect on data\.name digits"),
     ],
 )
 def test_illegal_arguments(arguments, match):
@@ -123,6 +125,43 @@ def test_natural_clients(small_set, tmp_path):
     assert sum(data.partition_report.sizes) == 54 and len(data.partition_report.sizes) == 4
     with pytest.raises(ValueError, match=r"set data\.num_clients to 4"):
         FederatedData(num_clients=3, **arguments).setup()
+
+
+def test_natural_clients_outlive_hold_out_and_limit(tmp_path, write_parquet):
+    """Ten clients, most of one or two samples: none of them loses its last."""
+    owners = [f"c{k}" for k in range(10) for _ in range(1 + 6 * (k == 0) + 3 * (k == 1))]
+    for split in ("train", "test"):
+        write_parquet(tmp_path / "set", split, [i % 2 for i in range(len(owners))], client_id=owners)
+    arguments = {"name": "mine", "source": str(tmp_path / "set"), "root": str(tmp_path), "partition": Natural()}
+    data = FederatedData(num_clients=10, val_fraction=0.4, **arguments)
+    assert len(data.prepared.y_val) == 8 and sorted(data.partition_report.sizes)[:9] == [1] * 9
+    data = FederatedData(num_clients=10, val_fraction=0, limit_train=10, **arguments)
+    assert data.partition_report.sizes == [1] * 10
+    with pytest.raises(ValueError, match=r"val_fraction 0\.5 holds 10 of 19 training samples out.*the 10 clients"):
+        FederatedData(num_clients=10, val_fraction=0.5, **arguments).setup()
+    with pytest.raises(ValueError, match="limit_train is 9, but each of the 10 clients"):
+        FederatedData(num_clients=10, limit_train=9, **arguments).setup()
+
+
+def test_a_share_that_holds_nothing_out_is_refused():
+    with pytest.raises(ValueError, match=r"val_fraction 0\.0001 of 1438 training samples holds none out"):
+        digits(val_fraction=0.0001).setup()
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), ("32-true", torch.float32)])
+def test_images_have_the_precision_of_the_run_outside_of_its_steps_too(precision, dtype):
+    data = digits()
+    trainer = pl.Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
+    trainer.datamodule = data
+    data.trainer = trainer
+    data.setup()
+    [(x, _)] = data.client(0).everything(10**6)
+    assert x.dtype == next(data.client(0).batches(0, LocalWork(steps=1)))[0].dtype == dtype
+    assert all(x.dtype == dtype for loader in data.val_dataloader() for x, _ in loader)
+    scaled = data.prepared.data.x_train[data.prepared.parts[0]].double() / 255
+    normalise = data.prepared.data.normalise
+    expected = (scaled - normalise.mean[0]) / normalise.std[0]
+    assert torch.allclose(x.double(), expected, rtol=0, atol=1e-14 if dtype == torch.float64 else 1e-6)
 
 
 def test_floating_data_without_test_part(monkeypatch):

@@ -59,6 +59,16 @@ class ArraySet:
         """Shape of one input."""
         return tuple(self.x_train.shape[1:])
 
+    def augmented(self, wanted: bool | None) -> Augment | None:
+        """Return the augmentation of training batches: the set's own (None), any (True) or none (False).
+
+        Raises:
+            ValueError: If augmentation is asked for inputs that are not images.
+        """
+        if wanted and self.x_train.dtype != torch.uint8:
+            raise ValueError("data.augment is for images only; set it to null or false")
+        return self.augment if wanted is None else (self.augment or Augment()) if wanted else None
+
     def take(self, train: Tensor | None = None, test: Tensor | None = None) -> ArraySet:
         """Return the set restricted to some training and test rows (int64 indices; None keeps all)."""
         chosen = self

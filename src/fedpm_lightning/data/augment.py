@@ -60,36 +60,37 @@ class Augment:
 class Normalise:
     """Turn uint8 images 0..255 into floats of mean 0 and deviation 1 per channel.
 
-    The result has torch's default dtype, which Lightning sets for `64-true` and `bf16-true` precision.
-
     Args:
         mean: Mean per channel on the scale 0..1.
         std: Standard deviation per channel on the scale 0..1.
+        dtype: Of the result. Not torch's default dtype: Lightning sets that inside its training steps only, and what
+            reads data elsewhere (full gradients, callbacks) would see other inputs than the steps.
 
     Raises:
         ValueError: If the lengths differ or a deviation is not positive.
     """
 
-    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+    def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], dtype: torch.dtype = torch.float32) -> None:
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"need one mean and one positive std per channel, got {mean} and {std}")
-        self.mean, self.std = mean, std
-        self._on: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self.mean, self.std, self.dtype = mean, std, dtype
+        self._on: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def to(self, dtype: torch.dtype) -> Normalise:
+        """Return the same with results of another dtype."""
+        return Normalise(self.mean, self.std, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise uint8 images [b, c, h, w]; floating inputs pass unchanged."""
         if x.is_floating_point():
             return x
-        scale, bias = self._constants(x.device, torch.get_default_dtype())
-        return torch.addcmul(bias, x.to(scale.dtype), scale)
+        scale, bias = self._constants(x.device)
+        return torch.addcmul(bias, x.to(self.dtype), scale)
 
-    def _constants(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return 1 / (255 std) and -mean / std, [c, 1, 1], made once for each device and dtype."""
-        if (device, dtype) not in self._on:
+    def _constants(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return 1 / (255 std) and -mean / std, [c, 1, 1], made once for each device."""
+        if device not in self._on:
             mean = torch.tensor(self.mean, dtype=torch.float64).view(-1, 1, 1)
             std = torch.tensor(self.std, dtype=torch.float64).view(-1, 1, 1)
-            self._on[device, dtype] = (
-                (1 / (255 * std)).to(device, dtype),
-                (-mean / std).to(device, dtype),
-            )
-        return self._on[device, dtype]
+            self._on[device] = ((1 / (255 * std)).to(device, self.dtype), (-mean / std).to(device, self.dtype))
+        return self._on[device]

@@ -78,12 +78,10 @@ class Pool:
     normalise: Normalise | None = None
     augment: Augment | None = None
 
-    def prepared(self, x: Tensor, client: int, generator: torch.Generator) -> Tensor:
-        """Normalise a batch and apply the client's shift."""
+    def prepared(self, x: Tensor, client: int, noise: Tensor | None) -> Tensor:
+        """Normalise a batch and apply the client's shift, with the noise of its samples."""
         x = x if self.normalise is None else self.normalise(x)
-        if not self.partition.shifts_inputs:
-            return x
-        return self.partition.shift(x, client, self.num_clients, generator)
+        return self.partition.shift(x, client, self.num_clients, noise)
 
     def gathered(self, plans: Sequence[Plan]) -> Iterator[StackedBatch]:
         """Yield the stacked batches of clients whose inputs are not shifted."""
@@ -130,16 +128,15 @@ class ResidentClient:
         K steps are the first K batches of as many epochs as they need. Without samples there is no batch.
         """
         generator = torch_generator(self.pool.settings.seed, "batches", round, self.client)
-        shift = torch_generator(self.pool.settings.seed, "input-shift", round, self.client)
-        left = self.steps(work)
+        noise, left = self._noise(), self.steps(work)
         while left > 0:
-            for batch in self._epoch(generator, shift):
+            for batch in self._epoch(generator, noise):
                 yield batch
                 left -= 1
                 if left == 0:
                     return
 
-    def _epoch(self, generator: torch.Generator, shift: torch.Generator) -> Iterator[Batch]:
+    def _epoch(self, generator: torch.Generator, noise: Tensor | None) -> Iterator[Batch]:
         """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
         pool = self.pool
         order, draws = self._draw(generator)
@@ -148,7 +145,19 @@ class ResidentClient:
             x = pool.x[rows]
             if pool.augment is not None and draws is not None:
                 x = pool.augment(x, draws[start:end])
-            yield pool.prepared(x, self.client, shift), pool.y[rows]
+            yield pool.prepared(x, self.client, self._of(rows, noise)), pool.y[rows]
+
+    def _noise(self) -> Tensor | None:
+        """Draw the noise of this client's samples, [n_i, ...]: the same at every call, so that it belongs to them."""
+        pool = self.pool
+        if not pool.partition.adds_noise:
+            return None
+        generator = torch_generator(pool.settings.seed, "input-noise", 0, self.client)
+        return torch.randn(self.num_samples, *pool.x.shape[1:], generator=generator).to(pool.x.device)
+
+    def _of(self, rows: Tensor, noise: Tensor | None) -> Tensor | None:
+        """Return the noise of some of the client's rows of the pool."""
+        return None if noise is None else noise[torch.searchsorted(self.rows, rows)]
 
     def _draw(self, generator: torch.Generator) -> tuple[Tensor, Draws | None]:
         """Draw an epoch: its rows of the pool in order, and the numbers of its augmentation."""
@@ -183,7 +192,7 @@ class ResidentClient:
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Yield the whole local set in order, not augmented, in chunks (None: the evaluation batch size).
 
-        The partition's shift is part of the data and stays, the same at every call.
+        The partition's shift is part of the data and stays: these are the inputs that are trained on.
 
         Raises:
             ValueError: If `chunk` is below 1.
@@ -191,7 +200,8 @@ class ResidentClient:
         size = self.pool.settings.eval_batch_size if chunk is None else chunk
         if size < 1:
             raise ValueError(f"chunk must be at least 1 sample or None, got {size}")
-        shift = torch_generator(self.pool.settings.seed, "input-shift-everything", 0, self.client)
+        noise = self._noise()
         for start in range(0, self.num_samples, size):
             rows = self.rows[start : start + size]
-            yield self.pool.prepared(self.pool.x[rows], self.client, shift), self.pool.y[rows]
+            x = self.pool.prepared(self.pool.x[rows], self.client, self._of(rows, noise))
+            yield x, self.pool.y[rows]

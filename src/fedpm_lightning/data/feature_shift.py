@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,8 +17,9 @@ class FeatureShift(IID):
     """An iid split whose client k of N sees inputs shifted by level * k / (N - 1) (Li et al. 2022).
 
     Args:
-        kind: "noise" adds Gaussian noise of that standard deviation, in units of the normalised inputs;
-            "rotation" turns images counter-clockwise by that many degrees.
+        kind: "noise" adds Gaussian noise of that standard deviation, in units of the normalised inputs. It belongs to
+            the sample: the same in every epoch, round and full gradient. "rotation" turns images counter-clockwise by
+            that many degrees.
         level: The last client's shift, 0 or more. The first client's inputs are unchanged.
 
     Raises:
@@ -36,25 +36,31 @@ class FeatureShift(IID):
         if not (math.isfinite(self.level) and self.level >= 0):
             raise ValueError(f"level must be a finite number of 0 or more, got {self.level}")
 
-    def shift(self, x: Tensor, client: int, num_clients: int, generator: torch.Generator) -> Tensor:
+    @property
+    def adds_noise(self) -> bool:
+        """Whether `shift` needs the noise of the samples."""
+        return self.kind == "noise"
+
+    def shift(self, x: Tensor, client: int, num_clients: int, noise: Tensor | None = None) -> Tensor:
         """Return the client's version of normalised inputs.
 
         Args:
             x: Float inputs, [b, ...] for noise, [b, c, h, w] for a rotation.
             client: k.
             num_clients: N.
-            generator: CPU generator of the noise; a rotation draws nothing.
+            noise: Standard normal numbers in the shape of x; not needed for a rotation.
 
         Raises:
-            ValueError: If a rotation meets inputs that are not images.
+            ValueError: If a rotation meets inputs that are not images, or the noise is missing.
         """
         amount = self.level * client / max(1, num_clients - 1)
         if amount == 0:
             return x
         if self.kind == "rotation":
             return rotate(x, amount)
-        noise = torch.randn(x.shape, generator=generator, dtype=torch.float32)
-        return x + amount * noise.to(device=x.device, dtype=x.dtype)
+        if noise is None:
+            raise ValueError("FeatureShift of kind noise needs the noise of the samples")
+        return x + amount * noise.to(x.dtype)
 
 
 def rotate(x: Tensor, degrees: float) -> Tensor:

@@ -18,12 +18,19 @@ from fedpm_lightning.data.loaders import EvalLoader, RoundLoader
 from fedpm_lightning.data.partition import Partition
 from fedpm_lightning.data.partition_report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
-from fedpm_lightning.data.registry import load
+from fedpm_lightning.data.registry import check_effect, load
 from fedpm_lightning.data.resident import Resident
 from fedpm_lightning.rng import sample_cohort
 from fedpm_lightning.types import ClientData, Cohort
 
 log = logging.getLogger(__name__)
+
+INPUT_DTYPES: dict[str, torch.dtype] = {
+    "64-true": torch.float64,
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+}
+"""`trainer.precision` -> dtype of the inputs; float32 for all others, where autocast sees to the rest."""
 
 
 class FederatedData(LightningDataModule):
@@ -44,6 +51,7 @@ class FederatedData(LightningDataModule):
         eval_batch_size: Samples a batch in evaluation.
         augment: Augment training images; null follows the data set's habit.
         val_fraction: Share of the training set held out, class-balanced, BEFORE partitioning; 0 for none.
+            Clients that the source names keep at least one sample.
         limit_train: Use a class-balanced subset of so many training samples (validation samples included).
         limit_test: Use a class-balanced subset of so many test samples.
         seed: Seed of hold-out, partition, cohorts and batches.
@@ -88,6 +96,7 @@ class FederatedData(LightningDataModule):
             raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
         if seed < 0:
             raise ValueError(f"data.seed must be 0 or more, got {seed}")
+        check_effect(name, source, width)
         self.root = data_root(root)
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
@@ -119,9 +128,12 @@ class FederatedData(LightningDataModule):
                 self.limit_test,
             )
             log.info("%s, %s", self._request.name, self._prepared.report.summary())
-        device = torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
-        if self._resident is None or self._resident.device != device:
-            self._resident = Resident.on(device, self._prepared, self.partition, self._settings, self.augment)
+        device, dtype = torch.device("cpu"), torch.get_default_dtype()
+        if self.trainer is not None:
+            device, dtype = self.trainer.strategy.root_device, INPUT_DTYPES.get(self.trainer.precision, torch.float32)
+        if self._resident is None or (self._resident.device, self._resident.dtype) != (device, dtype):
+            chosen = self._prepared.data.augmented(self.augment)
+            self._resident = Resident.on(device, dtype, self._prepared, chosen, self.partition, self._settings)
 
     def _load(self) -> ArraySet:
         return load(self._request)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedpm_lightning.rng import numpy_generator
 
@@ -34,6 +34,11 @@ class Partition(ABC):
 
     complete: ClassVar[bool] = True
     shifts_inputs: ClassVar[bool] = False
+
+    @property
+    def adds_noise(self) -> bool:
+        """Whether `shift` needs the noise of the samples."""
+        return False
 
     @property
     def group_column(self) -> str | None:
@@ -78,7 +83,7 @@ class Partition(ABC):
         if self.complete and owners.min(initial=1) < 1:
             raise ValueError(f"{type(self).__name__} left {int((owners == 0).sum())} samples without a client")
 
-    def shift(self, x: Tensor, client: int, num_clients: int, generator: Generator) -> Tensor:
+    def shift(self, x: Tensor, client: int, num_clients: int, noise: Tensor | None = None) -> Tensor:
         """Return a client's version of normalised float inputs [b, ...]; the base changes nothing."""
         return x
 

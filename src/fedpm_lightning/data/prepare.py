@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ def prepare(
 ) -> Prepared:
     """Restrict the set, hold validation samples out, and spread the rest over clients, in this order.
 
+    Clients that the source names keep at least one sample each.
+
     Args:
         raw: The loaded set.
         partition: How samples are spread.
@@ -55,13 +57,19 @@ def prepare(
         limit_test: Most test samples, likewise.
 
     Raises:
-        ValueError: If the partition cannot spread the samples.
+        ValueError: If a share or a limit leaves nothing to hold out or to train on, or the partition cannot spread
+            the samples.
     """
-    raw = raw.take(_limited(raw.y_train, limit_train, seed, "train"), _limited(raw.y_test, limit_test, seed, "test"))
-    labels, held_out = raw.y_train.numpy(), round(val_fraction * len(raw.y_train))
-    val = stratified_choice(labels, held_out, numpy_generator(seed, "hold-out"))
-    train = np.setdiff1d(np.arange(len(labels)), val)
-    data = raw.take(torch.from_numpy(train)) if held_out else raw
+    if partition.group_column is None:
+        raw = replace(raw, groups=None)
+    if limit_test is not None and limit_test < len(raw.y_test):
+        rows = stratified_choice(raw.y_test.numpy(), limit_test, numpy_generator(seed, "limit-test"))
+        raw = raw.take(test=torch.from_numpy(rows))
+    if limit_train is not None and limit_train < len(raw.y_train):
+        raw = raw.take(torch.from_numpy(_limited(raw, limit_train, numpy_generator(seed, "limit-train"))))
+    val = _held_out(raw, val_fraction, numpy_generator(seed, "hold-out"))
+    train = np.setdiff1d(np.arange(len(raw.y_train)), val)
+    data = raw.take(torch.from_numpy(train)) if len(val) else raw
     groups = None if data.groups is None else data.groups.numpy()
     parts = partition.split(data.y_train.numpy(), num_clients, seed, groups)
     return Prepared(
@@ -73,8 +81,40 @@ def prepare(
     )
 
 
-def _limited(y: Tensor, limit: int | None, seed: int, split: str) -> Tensor | None:
-    """Return the rows of a class-balanced subset, or None for all rows."""
-    if limit is None or limit >= len(y):
-        return None
-    return torch.from_numpy(stratified_choice(y.numpy(), limit, numpy_generator(seed, f"limit-{split}")))
+def _limited(raw: ArraySet, limit: int, rng: np.random.Generator) -> Indices:
+    """Choose `limit` training rows, class-balanced, with a row of every client that the source names."""
+    kept = _one_of_each(raw)
+    if limit < len(kept):
+        raise ValueError(
+            f"data.limit_train is {limit}, but each of the {len(kept)} clients that the source names needs a training "
+            f"sample; set it to {len(kept)} or more"
+        )
+    return np.sort(np.concatenate([kept, _choice(raw, limit - len(kept), kept, rng)]))
+
+
+def _held_out(raw: ArraySet, fraction: float, rng: np.random.Generator) -> Indices:
+    """Choose the validation rows, class-balanced, leaving every client that the source names a row."""
+    kept, samples = _one_of_each(raw), len(raw.y_train)
+    number = round(fraction * samples)
+    if fraction > 0 and number == 0:
+        raise ValueError(
+            f"data.val_fraction {fraction} of {samples} training samples holds none out; set it to 0, or to "
+            f"{1 / samples:.2g} or more"
+        )
+    if number > samples - len(kept):
+        raise ValueError(
+            f"data.val_fraction {fraction} holds {number} of {samples} training samples out, but each of the "
+            f"{len(kept)} clients that the source names has to keep one; lower it, or set it to 0"
+        )
+    return _choice(raw, number, kept, rng)
+
+
+def _one_of_each(raw: ArraySet) -> Indices:
+    """Return a row of every client that the source names; without names, no row."""
+    return np.empty(0, np.int64) if raw.groups is None else np.unique(raw.groups.numpy(), return_index=True)[1]
+
+
+def _choice(raw: ArraySet, size: int, kept: Indices, rng: np.random.Generator) -> Indices:
+    """Choose training rows, class-balanced, apart from those that are kept."""
+    free = np.setdiff1d(np.arange(len(raw.y_train)), kept)
+    return free[stratified_choice(raw.y_train.numpy()[free], size, rng)]

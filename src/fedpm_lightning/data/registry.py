@@ -39,6 +39,21 @@ def load(request: DataRequest) -> ArraySet:
     return (loader or load_images)(request)
 
 
+def check_effect(name: str, source: str, width: int | None) -> None:
+    """Refuse settings that a named set would not look at.
+
+    Raises:
+        ValueError: If a source is given for the digits, or a width for what is no LIBSVM file.
+    """
+    if name == "digits" and source != "torchvision":
+        raise ValueError(
+            f"data.source {source!r} has no effect on data.name digits, which come with scikit-learn; leave it out, or "
+            "set data.name to the set that lies there"
+        )
+    if width is not None and name not in WIDTHS:
+        raise ValueError(f"data.width {width} has no effect on data.name {name}: it is for LIBSVM files; leave it out")
+
+
 def has_test_part(name: str, source: str, root: Path) -> bool:
     """Tell, without reading it, whether a set comes with test samples: all do, but LIBSVM files may not.
 

@@ -19,12 +19,14 @@ class Resident:
 
     Attributes:
         device: The training device.
+        dtype: Of normalised images.
         pool: The shared training data.
         clients: One view of the pool for each client.
         loaders: Evaluation loaders by name, "val" before "test"; an empty part has none.
     """
 
     device: torch.device
+    dtype: torch.dtype
     pool: Pool
     clients: list[ResidentClient]
     loaders: dict[str, EvalLoader]
@@ -33,34 +35,31 @@ class Resident:
     def on(
         cls,
         device: torch.device,
+        dtype: torch.dtype,
         prepared: Prepared,
+        augment: Augment | None,
         partition: Partition,
         settings: BatchSettings,
-        augment: bool | None,
     ) -> Resident:
         """Move a prepared set to `device`.
 
         Args:
             device: The training device.
+            dtype: Of normalised images.
             prepared: The set and its split.
+            augment: Applied to training images, or None.
             partition: Where a client's shift of inputs comes from.
             settings: How batches are cut.
-            augment: Whether training images are augmented; None follows the data set's habit.
-
-        Raises:
-            ValueError: If augmentation is asked for inputs that are not images.
         """
         data = prepared.data
-        chosen = data.augment if augment is None else (data.augment or Augment()) if augment else None
-        if chosen is not None and data.x_train.dtype != torch.uint8:
-            raise ValueError("data.augment is for images only; set it to null or false")
+        normalise = None if data.normalise is None else data.normalise.to(dtype)
         x, y = data.x_train.to(device), data.y_train.to(device)
-        pool = Pool(x, y, partition, len(prepared.parts), settings, data.normalise, chosen)
+        pool = Pool(x, y, partition, len(prepared.parts), settings, normalise, augment)
         clients = [ResidentClient(k, torch.from_numpy(p).to(device), pool) for k, p in enumerate(prepared.parts)]
         held = {"val": (prepared.x_val, prepared.y_val), "test": (data.x_test, data.y_test)}
         loaders = {
-            name: EvalLoader(x.to(device), y.to(device), settings.eval_batch_size, data.normalise)
+            name: EvalLoader(x.to(device), y.to(device), settings.eval_batch_size, normalise)
             for name, (x, y) in held.items()
             if len(x) > 0
         }
-        return cls(device, pool, clients, loaders)
+        return cls(device, dtype, pool, clients, loaders)
