@@ -45,6 +45,14 @@ def repo() -> Path:
     return REPO
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out partition.png, a third of a small run's time, unless the test is marked `pictures`."""
+    if request.node.get_closest_marker("pictures") is None:
+        draw = "fedpm_lightning.callbacks.partition_picture.PartitionPicture.on_train_start"
+        monkeypatch.setattr(draw, lambda self, trainer, module: None)
+
+
 @pytest.fixture
 def fedpm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., FinishedRun]:
     """Run `fedpm` with the given words; configs/ and runs/ are relative to a temporary folder."""

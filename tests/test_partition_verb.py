@@ -29,6 +29,7 @@ def partition(fedpm, tmp_path, capsys, monkeypatch):
     return run
 
 
+@pytest.mark.pictures
 def test_it_is_the_split_of_fit(partition, quickstart, tmp_path, capsys):
     words = ("--data.partition.alpha", "0.3", "--seed_everything", "4", "--data.num_clients", "5")
     code, out, _ = partition(*DIGITS, *words, "--output", "split")
@@ -54,9 +55,9 @@ def test_it_is_the_split_of_fit(partition, quickstart, tmp_path, capsys):
 def test_files(partition, tmp_path):
     _, _, err = partition(*DIGITS, "--output", "deep/folder")
     names = {file.name for file in (tmp_path / "deep" / "folder").iterdir()}
-    kinds = ("heatmap", "bubbles")
+    kinds = ("heatmap", "bubbles", "bars")
     assert names == {"partition.json", *(f"partition-{kind}.{end}" for kind in kinds for end in ("pdf", "png"))}
-    assert err.count("saved: ") == 5
+    assert err.count("saved: ") == 7
 
 
 def test_help_speaks_of_its_own_verb(partition):

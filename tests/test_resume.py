@@ -64,7 +64,8 @@ def test_a_killed_process_goes_on_with_its_folder_alone(fedpm, repo):
     words = ("fit", *SMALL, *DROPOUT, *method("fedpm"), "--rounds", "6")
     straight = fedpm(*words, folder="straight")
     command = [sys.executable, "-m", "fedpm_lightning.cli", *words, *broken(4, "kill"), "--run_dir", "killed"]
-    environment = os.environ | {"PYTHONPATH": str(repo / "tests"), "OMP_NUM_THREADS": "1"}
+    path = os.pathsep.join([str(repo / "src"), str(repo / "tests")])
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == -9, done.stderr[-2000:]
     config = straight.folder.parent / "killed" / "config.yaml"

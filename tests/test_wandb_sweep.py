@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import queue
 
 import pytest
@@ -21,8 +22,8 @@ SMALL = ("--config", "configs/quickstart.yaml", "--model.local_epochs=1", "--mod
 
 @pytest.fixture
 def offline(fedpm, tmp_path, monkeypatch):
-    """Offline, silent, in a folder of its own."""
-    pytest.importorskip("wandb", reason="needs wandb")
+    """Offline, silent, in a folder of its own; nothing of it is left to the tests that follow."""
+    wandb = pytest.importorskip("wandb", reason="needs wandb")
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_MODE", "offline")
 
@@ -31,7 +32,9 @@ def offline(fedpm, tmp_path, monkeypatch):
         until(lambda: any(record.HasField("exit") for record in records(file)))
         return list(records(file))
 
-    return read
+    yield read
+    wandb.teardown()
+    gc.collect()  # closes the file of a sweep's parameters here, where its warning is expected
 
 
 def merged(found, part) -> dict:
