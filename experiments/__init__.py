@@ -1,0 +1,1 @@
+"""What is run for the pages of results, and how those are built."""
