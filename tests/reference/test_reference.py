@@ -1,0 +1,165 @@
+"""The product against a reference that was written from docs/methods.md alone: theta after every round, to 1e-12.
+
+NumPy, float64, its own forward and backward passes; unequal clients of which a part takes part, a cosine schedule,
+both executors. Samples, batches, cohorts and theta_0 are the product's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reference import first_order, gradient_mixing, parameter_mixing
+from reference.network import Array, Network
+from reference.product import CONFIGS, ROUNDS, Data, Settings, Task, flat, trained, vector
+from reference.rounds import Problem
+
+SHAPES = {
+    "mlp": [(12, 64, True), (8, 12, True), (10, 8, True)],
+    "conv": [(1, 54, True)],
+    "wide conv": [(5, 50, True)],
+    "logistic": [(1, 6, False)],
+    "two logits": [(2, 6, True)],
+    "small mlp": [(3, 6, True), (2, 3, True)],
+}
+KERNELS = {"conv": (9, 6, 1, 1), "wide conv": (5, 10, 3, 1)}
+NETWORKS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+CONVEX = sorted(f"convex/{path.stem}" for path in (CONFIGS / "convex").glob("*.yaml"))
+GRID = {"lr": 0.3, "momentum": 0.5, "weight_decay": 0.01}
+HESSIAN = {"batch_size": 7, "network": "two logits", "local_steps": 3, "damping": 0.3, "damping_mode": "relative"}
+
+EXECUTORS = ("sequential", "vectorized")
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("psgd", {"batch": "one"}),
+    ("fedavg", GRID),
+    ("fedprox", {**GRID, "mu": 0.7}),
+    ("scaffold", {**GRID, "lr": 0.05}),
+    ("scaffold", {"server_optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.7}}}),
+    ("fedavgm", {"nesterov": True}),
+    ("fedadam", {"v0": 0.5}),
+    ("ltda", {"weight_decay": 0.02, "max_rows": 2}),
+    ("fedsophia", {"tau": 2, "weight_decay": 0.1}),
+    ("local_newton", {**GRID, "damping": 1.0}),
+    ("local_newton", {"cov_every": 2, "inv_every": 3, "ema": 0.5}),
+    ("local_newton", {"cov_every": 1, "inv_every": 4, "local_epochs": 4}),
+    ("fedpm", {**GRID, "mix_factor": "ema", "inv_every": 3, "cov_every": 1}),
+    ("fedpm", {"mix_factor": "full_pass", "damping": 1.0, "mix_damping": 0.1}),
+    ("fedpm", {"mix_factor": "full_pass", "mix_damping": None}),
+    ("fedpm", {"max_rows": 16, "local_epochs": 3}),
+    ("fedpm", {"max_rows": 3, "batch_size": 5}),
+    ("fedpm", {"max_rows": None, "ema": 0.0, "inv_every": 2, "local_epochs": 3}),
+    ("fedpm", {"max_rows": None, "ema": 1.0, "local_epochs": 5, "cov_every": 3, "inv_every": 3}),
+    ("fedpm", {"correction": "gradient", "damping": 1.0}),
+    ("fedpm", {"mix_off_diagonal": 0.5, "mix_damping": None}),
+    ("fedpm", {"local_step": "sgd", "lr": 0.1, "mix_damping": 0.1}),
+    ("fedpm_aligned", {"mix_factor": "own", "align": 2.0, "inv_every": 2, "cov_every": 1}),
+    ("fedpm_aligned", {"align": float("inf"), "damping": 1.0}),
+    ("local_newton", {"align": 3.0, "max_rows": None, "cov_every": 2}),
+    ("fedpm", {"network": "conv", "l2": 0.01}),
+    ("fedpm", {"network": "conv", "spatial": "sum", "cov_images": 3, "cov_every": 1, "inv_every": 1}),
+    ("fedpm", {"network": "wide conv", "cov_every": 1}),
+    ("fedpm_paper", {"network": "wide conv", "spatial": "sum", "mix_factor": "full_pass"}),
+    ("fedpm_paper", {"mix_damping": 0.1}),
+    ("convex/local_newton", {**HESSIAN, "line_search": True, "lr": 3.0}),
+    ("convex/local_newton", {**HESSIAN, "momentum": 0.5, "weight_decay": 0.1, "inv_every": 2}),
+    ("convex/local_newton", {**HESSIAN, "network": "small mlp", "l2": 1.0, "damping": 0.1, "lr": 0.1}),
+    ("convex/fedpm", {**HESSIAN, "mix_damping": 0.1}),
+    ("convex/fedpm", {**HESSIAN, "mix_factor": "full_pass"}),
+    ("convex/fedpm", {**HESSIAN, "preconditioner": "diagonal", "mix_damping": 1.0}),
+    ("convex/fedpm", {"preconditioner": "diagonal", "weighting": "size", "damping": 0.1}),
+    ("convex/fedpm_corrected", {"weighting": "size"}),
+    ("convex/fednl", {"fresh": False, "weighting": "size"}),
+    ("convex/fednl", {"compressor": "top_k", "compressor_level": 5, "option": 2, "norm": "spectral", "fresh": False}),
+    ("convex/fednl", {"compressor": "top_k", "compressor_level": 5, "alpha": "bound"}),
+    ("convex/fednl", {"compressor": "rand_k", "compressor_level": 5, "alpha": "bound", "mu": 0.05}),
+    ("convex/fednl", {"compressor": "powersgd", "compressor_level": 2, "alpha": "kept", "network": "two logits"}),
+    ("convex/fednew", {"hessian_every": 0, "weighting": "size"}),
+    ("convex/fednew", {"hessian_every": 2, "bits": 4}),
+    ("convex/fedns", {"network": "two logits", "weighting": "size"}),
+    ("convex/fedns", {"sketch": "srht", "sketch_rows": 9}),
+    ("convex/fedns", {"sketch": "rows", "sketch_rows": 12}),
+    ("convex/fedns", {"sketch": "count", "sketch_rows": 12}),
+]
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A noisy binary problem of 140 samples as LIBSVM text, whose first feature is mostly 0."""
+    rng, path = np.random.default_rng(0), tmp_path_factory.mktemp("reference") / "binary"
+    x = rng.normal(size=(140, 6))
+    x[rng.random(140) < 0.9, 0] = 0.0
+    y = np.sign(x @ rng.normal(size=6) + rng.normal(size=140)).astype(int)
+    lines = [f"{label} " + " ".join(f"{j + 1}:{value!r}" for j, value in enumerate(row.tolist()))
+             for label, row in zip(y, x, strict=True)]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def settings_of(file: str, changes: dict[str, Any], binary: str) -> Settings:
+    """Return one run: the file on its kind of task, and what is changed of either."""
+    convex = file.startswith("convex/")
+    task = {"data": binary, "network": "logistic", "batch_size": None, "l2": 0.01} if convex else {
+        "data": "digits", "network": "mlp", "batch_size": 7}  # fmt: skip
+    own = {key: value for key, value in changes.items() if key in ("network", "batch_size", "l2")}
+    return Settings(Task(**{**task, **own}), file, {k: v for k, v in changes.items() if k not in own})
+
+
+def reference(settings: Settings) -> list[Array]:
+    """Return theta after every round."""
+    method, server = flat(settings.config["method"]), settings.config["server_optimizer"]
+    net = Network(SHAPES[settings.task.network], settings.task.l2, KERNELS.get(settings.task.network))
+    problem = Problem(net, Data(settings.task.datamodule(), settings.work), settings.config["weighting"] == "size")
+    name = method.pop("name")
+    kind = next(getattr(part, name) for part in (first_order, gradient_mixing, parameter_mixing) if hasattr(part, name))
+    run, arguments = kind(problem, SimpleNamespace(**method)), flat(server)
+    optimizer = first_order.Server(
+        arguments.pop("name"), SimpleNamespace(**{"momentum": 0.0, "nesterov": False, **arguments})
+    )
+    theta, thetas = vector(settings.task.net()), []
+    for round in range(ROUNDS):
+        theta = optimizer.step(theta, run.target(round, theta))
+        thetas.append(theta)
+    return thetas
+
+
+def distance(a: Array, b: Array) -> float:
+    """Return the largest difference, relative to the largest entry."""
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+ALL = [*((file, {}) for file in NETWORKS + CONVEX), *VARIANTS]
+
+
+@pytest.mark.parametrize(
+    ("file", "changes"), ALL, ids=[f"{f} {','.join(f'{k}={v}' for k, v in c.items())}" for f, c in ALL]
+)
+def test_a_run_is_reproduced_from_the_page(file: str, changes: dict[str, Any], binary: str) -> None:
+    """Under both executors, where the method can be stacked."""
+    settings = settings_of(file, changes, binary)
+    expected = reference(settings)
+    for executor in EXECUTORS:
+        found = trained(settings, executor)
+        assert found.executor == executor
+        for round, (theta, other) in enumerate(zip(found.thetas, expected, strict=True)):
+            assert distance(theta, other) < 1e-12, f"{executor}, round {round + 1}"
+        if found.stackable == "no":
+            return
+
+
+def test_the_task_is_uneven_and_cohorts_change(binary: str) -> None:
+    """Otherwise weights, clients that skip a round, and clients of different step counts would go untested."""
+    for task in (Task(binary, "logistic", None), Task("digits", "mlp", 7)):
+        data = Data(task.datamodule(), Settings(task, "fedavg", {}).work)
+        sizes = {data.size(k) for k in range(data.module.num_clients)}
+        cohorts = {tuple(data.cohort(round)) for round in range(ROUNDS)}
+        assert len(sizes) > 4 and len(cohorts) == ROUNDS and len(next(iter(cohorts))) == 4
+
+
+def test_folder_of_configs_is_covered() -> None:
+    """Every method file is reproduced."""
+    assert len(NETWORKS) >= 13 and len(CONVEX) >= 18
+    assert {Path(file).stem for file, _ in ALL} >= {path.stem for path in CONFIGS.rglob("*.yaml")}
