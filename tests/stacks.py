@@ -28,7 +28,10 @@ def clients_of(sizes=RAGGED, shape=(6,), batch_size=7, classes=3, partition=None
     x = torch.randint(0, 256, (n, *shape), generator=g, dtype=torch.uint8) if images else None
     x = torch.randn(n, *shape, generator=g, dtype=torch.float64) if x is None else x
     y = torch.randint(0, classes, (n,), generator=g)
-    normalise, augment = (Normalise((0.5,) * shape[0], (0.25,) * shape[0]), Augment(2)) if images else (None, None)
+    dtype, channels = torch.get_default_dtype(), shape[0]
+    normalise, augment = None, None
+    if images:
+        normalise, augment = Normalise((0.5,) * channels, (0.25,) * channels, dtype), Augment(2)
     settings = BatchSettings(3, batch_size)
     pool = Pool(x, y, partition or IID(), len(sizes), settings, normalise, augment)
     return [ResidentClient(k, rows, pool) for k, rows in enumerate(torch.arange(n).split(sizes))]
