@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -110,6 +111,24 @@ def rounds_written(folder: Path) -> int:
 
 def last(folder: Path) -> dict:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def torn_and_gone_on(fedpm, *words: str):
+    """Run two rounds; with the second one's checkpoint torn, as a kill leaves it, go on from the first to the same end.
+
+    Returns:
+        The undisturbed run.
+    """
+    straight = fedpm(*words, "--rounds", "2", folder="straight")
+    assert straight.code == 0
+    torn = straight.folder.with_name("torn")
+    shutil.copytree(straight.folder, torn, symlinks=True)
+    newest = torn / "checkpoints" / "last.ckpt"
+    newest.write_bytes(newest.read_bytes()[:2000])
+    gone_on = fedpm(*words, "--rounds", "2", folder="torn")
+    assert gone_on.code == 0 and [resume["after_round"] for resume in gone_on.summary["resumes"]] == [1]
+    same_end(straight, gone_on)
+    return straight
 
 
 def same_end(one, other) -> None:

@@ -19,10 +19,14 @@ FEDPM = [line for line in COMMANDS if line.startswith("fedpm ")]
 
 
 def smaller(words: list[str], images: dict[str, Path]) -> list[str]:
-    """The same command on a budget."""
+    """The same command on a budget: a round; of a sweep, its command lines."""
+    if words[0] == "sweep" and "--jobs" in words:
+        return [*words, "--dry-run"]
     if words[0] != "fit":
         return words
     words = [*words, "--rounds", "1"]
+    if not any(word.startswith("--") and word not in {"--config", "--rounds"} for word in words):
+        return [*words, "--print_config"]  # files alone: test_configs runs them
     if "FOLDER/a9a" in words:
         words[words.index("FOLDER/a9a")] = str(images["a9a"])
         words += ["--data.num_clients", "4", "--data.partition.clients_size", "15"]

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 from fedpm_lightning.methods import FedNew
@@ -110,12 +111,10 @@ def test_values_out_of_range_are_refused(bad):
         FedAdam([nn.Parameter(torch.zeros(1))], **bad)
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi", "fedadagrad"])
-def test_the_yaml_names_this_optimizer_and_counts_a_step_a_round(quickstart, name):
-    words = ("--rounds", "2", "--model.local_epochs", "1")
-    run = quickstart("--config", f"configs/method/{name}.yaml", *words)
-    assert run.code == 0
-    assert len(run.rows) == 2
+@pytest.mark.parametrize("name", ["FedAdam", "FedYogi", "FedAdagrad"])
+def test_the_yaml_names_this_optimizer(repo, name):
+    model = yaml.safe_load((repo / "configs" / "method" / f"{name.lower()}.yaml").read_text())["model"]
+    assert model["server_optimizer"]["class_path"].rsplit(".", 1)[-1] == name
 
 
 def test_an_optimizer_that_needs_a_loss_is_refused_and_others_are_tried_on_copies():
