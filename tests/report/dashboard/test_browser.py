@@ -52,7 +52,7 @@ class Reader:
 
     @property
     def rows(self) -> list[str]:
-        return self.js("return [...document.querySelectorAll('#rows th')].map((n) => n.textContent)")
+        return self.js("return [...document.querySelectorAll('#rows th .label')].map((n) => n.textContent)")
 
     @property
     def curves(self) -> list[dict]:
@@ -141,7 +141,14 @@ def test_the_whole_page(reader, page):
     reader.click(f"a[href='#run={run}']")
     reader.until("return document.querySelectorAll('#run .js-plotly-plot').length > 3")
     kinds = reader.js("return [...document.querySelectorAll('#run h3')].map((n) => n.textContent)")
-    assert kinds == ["Accuracy", "Loss", "Diagnostics: drift", "Cost: comm", "Cost: time"]
+    assert kinds == [
+        "Accuracy",
+        "Loss",
+        "Diagnostics: drift (cosine)",
+        "Diagnostics: drift/norm",
+        "Cost: comm",
+        "Cost: time",
+    ]
     assert reader.js("return document.activeElement.id") == "run-heading"
     heat = json.loads(reader.js("return JSON.stringify(document.getElementById('partition-plot').data[0].customdata)"))
     assert heat == [[2, 0], [0, 2]]
@@ -180,22 +187,147 @@ def test_names_and_landmarks(reader):
     assert reader.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_diagnostics_of_unlike_sizes_have_plots_of_their_own(tmp_path, write_run, page, chromium):
+def test_figures_of_one_unit_share_a_plot_and_are_explained(tmp_path, write_run, page, chromium):
     folder = write_run(tmp_path / "runs" / "a", acc=[0.5])
-    keys = ("precond/drift", "precond/drift/0", "precond/condition", "drift/norm_mean", "drift/cosine")
-    keys += ("clients_acc/mean", "clients_acc/std", "time/local_s", "time/local_share")
+    keys = ("precond/drift", "precond/drift/0", "precond/condition", "drift/norm_mean", "drift/cosine", "opt/gap")
+    keys += ("clients_acc/mean", "clients_acc/std", "time/local_s", "time/local_share", "opt/distance", "my/probe")
     lines = (folder / "metrics.csv").read_text().splitlines()
-    numbers = (0.5, 0.6, 1e6, 30, -0.1, 0.8, 0.1, 2, 0.7)
+    numbers = (0.5, 0.6, 1e6, 30, -0.1, 1e-3, 0.8, 0.1, 2, 0.7, 0.1, 7)
     (folder / "metrics.csv").write_text(f"{lines[0]},{','.join(keys)}\n{lines[1]},{','.join(map(str, numbers))}\n")
     reader = Reader(chromium, page().file.as_uri())
     reader.click(".seeds a")
     reader.until("return document.querySelectorAll('#run .js-plotly-plot').length > 6")
-    kinds = reader.js("return [...document.querySelectorAll('#run h3')].map((n) => n.textContent)")
-    assert kinds == [
-        "Accuracy", "Loss", "Diagnostics: clients_acc", "Diagnostics: drift/cosine", "Diagnostics: drift/norm",
-        "Diagnostics: precond/condition", "Diagnostics: precond/drift", "Cost: comm", "Cost: time",
-        "Cost: time, shares",
-    ]  # fmt: skip
+    plots = reader.js("""return [...document.querySelectorAll('#run .small')].map((n) => [
+        n.parentNode.querySelector('h3').textContent, n.data.map((t) => t.name), n.layout.yaxis.title?.text ?? ''])""")
+    assert plots == [
+        ["Accuracy", ["test/acc", "val/acc"], ""],
+        ["Loss", ["test/loss", "train/loss"], "loss"],
+        ["Optimum (distance)", ["opt/distance"], "distance"],
+        ["Optimum (loss gap)", ["opt/gap"], "loss gap"],
+        ["Diagnostics: clients_acc", ["clients_acc/mean", "clients_acc/std"], "share of 1"],
+        ["Diagnostics: drift (cosine)", ["drift/cosine"], "cosine"],
+        ["Diagnostics: drift (distance)", ["drift/norm_mean"], "distance"],
+        ["Diagnostics: my", ["my/probe"], ""],
+        ["Diagnostics: precond (condition)", ["precond/condition"], "condition"],
+        ["Diagnostics: precond (relative distance)", ["precond/drift", "precond/drift/0"], "relative distance"],
+        ["Cost: comm", ["comm/up_bytes"], "MB"],
+        ["Cost: time (s)", ["time/local_s", "time/total_s"], "s"],
+        ["Cost: time (share of 1)", ["time/local_share"], "share of 1"],
+    ]
+    said = reader.js("return [...document.querySelectorAll('.about li')].map((n) => n.textContent)")
+    assert (
+        "drift/cosine Mean cosine of clients' updates: 1: clients agree; below 0: they work against each other." in said
+    )
+    assert not [line for line in said if line.startswith(("my/probe", "precond/drift/0"))]
+    sent = reader.js("return [...document.querySelectorAll('#run .small')].at(-3).data[0].y")
+    assert sent == [1.0], "1,000,000 bytes"
+    assert reader.complaints() == []
+
+
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_nothing_is_cut_and_the_page_does_not_pan(tmp_path, write_run, page, chromium, width):
+    for ema in (0, 0.5, 0.9, 0.99):
+        method = {"ema": ema, "cov_every": int(10 * ema), "inv_every": int(10 * ema), "max_rows": None}
+        for seed in range(6):
+            write_run(tmp_path / "runs" / f"{ema}-{seed}", "FedPM with a long label", seed, method=method)
+    reader = Reader(chromium, page().file.as_uri())
+    metrics = {"width": width, "height": 1200, "deviceScaleFactor": 1, "mobile": False}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        reader.until(f"return innerWidth === {width}")
+        time.sleep(0.4)
+        assert reader.js("return document.documentElement.scrollWidth") <= width
+        outside = """const box = document.querySelector('.scroll').getBoundingClientRect();
+            return [...document.querySelectorAll('#rows .label, #rows .badge')].filter((n) =>
+              n.getBoundingClientRect().right > box.right || n.clientWidth && n.scrollWidth > n.clientWidth + 1
+            ).map((n) => n.textContent)"""
+        assert reader.js(outside) == []
+        caption = reader.js("return document.getElementById('caption').getBoundingClientRect().toJSON()")
+        assert caption["right"] <= width and caption["width"] > 0.8 * min(width, 1400) - 40
+    finally:
+        chromium.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_what_the_command_line_calls_it_is_found(tmp_path, write_run, page, chromium):
+    write_run(tmp_path / "runs" / "a", "FedPM", method={"lr": 0.1})
+    write_run(tmp_path / "runs" / "b", "FedAvg", method={"lr": 0.25})
+    reader = Reader(chromium, page().file.as_uri())
+    asked = (
+        "--model.method.lr 0.25",
+        "--model.method.lr=0.25",
+        "model.method.lr=0.25",
+        "model.method.init_args.lr=0.25",
+    )
+    for text in (*asked, "--model.method.lr 0.25 --model.local_epochs 5", "FedAvg --model.method.lr 0.25"):
+        reader.choose("text", text)
+        assert reader.rows == ["FedAvg"], text
+    for text in ("--model.method.lr 0.1 --model.local_epochs 4", "--model.method FedProx"):
+        reader.choose("text", text)
+        assert reader.rows == [], text
+    reader.choose("text", "")
+    reader.click(".seeds a")
+    reader.choose("config-text", "--model.method.lr")
+    assert reader.js("return document.querySelector('.config tbody').textContent") in (
+        "model.method.init_args.lr0.1",
+        "model.method.init_args.lr0.25",
+    )
+
+
+def test_a_running_run_shows_its_figures_and_nothing_is_best_of_other_rounds(tmp_path, write_run, page, chromium):
+    runs = tmp_path / "runs"
+    write_run(runs / "a", "FedAvg", acc=[0.5, 0.6], rounds=2)
+    write_run(runs / "b", "FedPM", acc=[0.5, 0.7], rounds=2)
+    write_run(runs / "c", "FedProx", acc=[0.5] * 9 + [0.99], rounds=10)
+    write_run(runs / "d", "SCAFFOLD", acc=[0.8], rounds=10, finished=False)
+    reader = Reader(chromium, page().file.as_uri())
+
+    def shown():
+        code = """return [...document.querySelectorAll('#rows tr')].map(({ cells }) => [
+            cells[1].querySelector('.label').textContent, cells[4].firstChild.textContent,
+            cells[4].classList.contains('best'), cells[6].textContent])"""
+        return {label: tuple(rest) for label, *rest in reader.js(code)}
+
+    assert shown() == {
+        "FedProx": ("89.00", True, "10"),
+        "FedPM": ("60.00", True, "2"),
+        "FedAvg": ("50.00", False, "2"),
+        "SCAFFOLD": ("70.00 so far", False, "1 of 10"),
+    }
+    assert "with as many rounds" in reader.text("caption")
+    reader.choose("metric", "comm/up_bytes")
+    assert shown()["SCAFFOLD"][0] == "1 so far" and "in MB" in reader.text("caption")
+    assert reader.js("return document.getElementById('curves').layout.yaxis.title.text") == "comm/up_bytes (MB)"
+    assert next(line for line in reader.curves if line["name"] == "FedPM")["y"] == [1, 2]
+
+
+def test_pictures_of_a_partition(tmp_path, write_run, page, chromium):
+    for name, (clients, classes) in {"few": (3, 2), "many": (3, 40)}.items():
+        folder = write_run(tmp_path / "runs" / name, name)
+        histogram = [[4 if c == k else 2 * (k == 2 and c < 2) for c in range(classes)] for k in range(clients)]
+        found = {"partition": {"kind": "IID"}, "sizes": [sum(h) for h in histogram], "histogram": histogram}
+        (folder / "partition.json").write_text(json.dumps(found))
+    written = page()
+    reader = Reader(chromium, written.file.as_uri())
+
+    def open_run(name):
+        reader.js("location.hash = '#run=' + arguments[0]", written.run(name)["id"])
+        reader.until("return document.querySelector('#partition-plot.js-plotly-plot')")
+        return reader.js("return document.querySelector('[name=picture]:checked').value")
+
+    def traces(kind):
+        reader.click(f"[name=picture][value={kind}]")
+        code = "return JSON.stringify(document.getElementById('partition-plot').data.map((t) => [t.type, t.y ?? t.x]))"
+        return json.loads(reader.js(code))
+
+    assert open_run("few") == "heatmap"
+    scale = reader.js("return document.getElementById('partition-plot').data[0].colorscale[0][1]")
+    assert scale == "#ffffff", "no share is the colour of the card"
+    assert traces("bars") == [["bar", [4, 0, 2]], ["bar", [0, 4, 2]]]
+    kinds, values = zip(*traces("distributions"), strict=True)
+    assert kinds == ("histogram",) * 3
+    assert values == ([4, 4, 4], pytest.approx([1, 1, 2]), pytest.approx([0.5, 0.5, 0]))
+    reader.click("#back")
+    assert open_run("many") == "distributions"
     assert reader.complaints() == []
 
 

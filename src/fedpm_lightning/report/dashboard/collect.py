@@ -112,7 +112,10 @@ def metric_order(keys: Iterable[str]) -> list[str]:
 def _known(key: str) -> dict[str, Any]:
     """Return what the page says about a metric."""
     it = known(key)
-    return {"mode": it.better, "name": it.name, "unit": it.unit, "meaning": it.meaning, "log": it.by_magnitude}
+    # A column of one's own has no unit that anybody knows; it shares an axis with its family.
+    own = it.name == key
+    about = {"mode": it.better, "name": it.name, "meaning": it.meaning, "log": it.by_magnitude}
+    return {**about, "unit": "" if own else it.unit, "axis": it.unit or key}
 
 
 def finite(value: Any) -> Any:
@@ -150,6 +153,7 @@ def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str]) -> dict[st
     return {
         "id": short_id(repr((runs[0].label, runs[0].column, runs[0].setting))),
         "label": label,
+        "rounds": runs[0].summary.get("rounds"),
         "method": method,
         "data": data,
         "split": split,
@@ -167,9 +171,13 @@ def _left_out(runs: Sequence[Run], metric: str) -> dict[str, str]:
 
 
 def _cell(runs: Sequence[Run], metric: str, at: Any) -> dict[str, Any]:
-    """Return mean, std and n of the table's cell, and which runs it stands on."""
+    """Return mean, std and n of the table's cell, and which runs it stands on; where none counts, their mean so far."""
     cell = make_cell(runs, metric, at)
     numbers: dict[str, Any] = {"mean": cell.mean, "std": cell.std, "n": cell.n}
+    if not cell.n:
+        so_far = [run.history.value(metric, at) for run in runs if run.state == "unfinished"]
+        values = [value for value in so_far if value is not None]
+        numbers["so_far"] = sum(values) / len(values) if values else None
     return numbers | ({"paths": [str(run.path) for run in cell.runs]} if at == "final" else {})
 
 

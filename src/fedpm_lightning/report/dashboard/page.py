@@ -11,7 +11,7 @@ from typing import Any
 from fedpm_lightning.report.dashboard.arrays import packed
 from fedpm_lightning.report.dashboard.collect import PageData
 
-SCRIPTS = ("data.js", "state.js", "format.js", "table.js", "charts.js", "curves.js", "run.js", "app.js")
+SCRIPTS = ("data.js", "state.js", "format.js", "table.js", "charts.js", "curves.js", "partition.js", "run.js", "app.js")
 _ASSETS = files("fedpm_lightning.report.dashboard") / "assets"
 
 

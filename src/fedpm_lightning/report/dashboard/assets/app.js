@@ -14,8 +14,8 @@ function fillControls() {
   options($("metric"), keys);
   if (!keys.includes(state.metric)) state.metric = keys[0] || "";
   $("metric").value = state.metric;
-  const methods = new Map(settings.map((setting) => [setting.method, setting.look]));
-  $("methods").replaceChildren($("methods").querySelector("legend"), ...[...methods].map(([name, look]) => methodChip(name, look)));
+  const methods = new Map([...settings].reverse().map((setting) => [setting.method, setting.look])); // the first one's look
+  $("methods").replaceChildren($("methods").querySelector("legend"), ...[...methods].reverse().map(([name, look]) => methodChip(name, look)));
   $("title").textContent = DATA.manifest.title || document.title;
   const going = DATA.manifest.runs.filter((run) => run.going).length;
   const made = (DATA.manifest.made || "").slice(0, 16).replace("T", " ");
@@ -46,7 +46,7 @@ function listen() {
     drawCurves();
   });
   $("metric").addEventListener("input", () => {
-    state.log = $("log").checked = state.metric.startsWith("opt/");
+    state.log = $("log").checked = about(state.metric).log;
     drawCurves();
   });
   for (const name of ["axis", "at"]) for (const radio of document.getElementsByName(name)) {

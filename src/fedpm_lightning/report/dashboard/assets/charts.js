@@ -3,6 +3,8 @@ const CHART_CONFIG = { displaylogo: false, responsive: true, displayModeBar: "ho
   modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
   toImageButtonOptions: { format: "svg", filename: "curves" } };
 
+const LINES = [["#0072B2", "#4C9FE0"], ["#D55E00", "#F28445"], ["#009E73", "#2CC79C"], ["#CC79A7", "#E59CC6"], ["#E69F00", "#F5B93A"], ["#56B4E9", "#8FD3FA"]];
+
 async function takePlotly() {
   const code = new TextDecoder().decode(await unpack($("plotly").textContent));
   const script = document.createElement("script");

@@ -49,7 +49,7 @@ function drawCurves() {
     layout[`yaxis${axis}`] = axisLook({ domain: [low, high], anchor: `x${axis}`, type: state.log ? "log" : "linear",
       tickformat: share && !state.log ? ".0%" : undefined, exponentformat: "power",
       matches: place && !state.log ? "y" : undefined,
-      title: place % columns === 0 ? { text: plain(state.metric), font: { size: 12 } } : undefined });
+      title: place % columns === 0 ? { text: plain(share ? state.metric : withUnit(state.metric)), font: { size: 12 } } : undefined });
     layout.annotations.push({ text: `<b>${plain(name)}</b>`, xref: "paper", yref: "paper", x: (left + right) / 2, y: high,
       xanchor: "center", yanchor: "bottom", showarrow: false, font: { size: 13 } });
     for (const setting of panels.get(name)) traces.push(...settingTraces(setting, axis, shown));
@@ -59,6 +59,7 @@ function drawCurves() {
   const node = $("curves");
   node.style.minHeight = `${height}px`;
   note.thin = traces.some((trace) => trace.thin);
+  note.hidden = state.log ? traces.filter((trace) => trace.meta).reduce((sum, trace) => sum + trace.y.filter((y) => y <= 0).length, 0) : 0;
   note(names.length ? traces.filter((trace) => trace.meta).length : 0, left, panelsLeft);
   const drawn = paint(node, traces, layout, true);
   drawn.then(() => { if (!node.wired) { wire(node); node.wired = true; } document.body.dataset.drawn = Date.now(); });
@@ -77,7 +78,8 @@ function settingTraces(setting, axis, shown) {
   const inLegend = () => { const first = !shown.has(setting.label); shown.add(setting.label); return first; };
   const traces = [];
   if (curve.x.length && state.bands && !crowded() && curve.std.some((value) => value > 0)) {
-    const up = curve.y.map((y, i) => y + curve.std[i]), down = curve.y.map((y, i) => y - curve.std[i]);
+    const scale = scaleOf(state.metric);
+    const up = curve.y.map((y, i) => scale * (y + curve.std[i])), down = curve.y.map((y, i) => scale * (y - curve.std[i]));
     traces.push({ ...where, x: [...curve.x, ...[...curve.x].reverse()], y: [...up, ...down.reverse()], fill: "toself",
       mode: "lines", line: { width: 0 }, fillcolor: see(colour, 0.16), hoverinfo: "skip", showlegend: false, band: setting.id });
   }
@@ -100,15 +102,26 @@ function settingTraces(setting, axis, shown) {
 
 function lineOf(setting, points, width) {
   const colour = colourOf(setting.look);
-  return { x: points.x, y: points.y, mode: crowded() ? "lines" : "lines+markers", name: plain(setting.label),
+  return { x: points.x, y: points.y.map((y) => scaleOf(state.metric) * y), mode: crowded() ? "lines" : "lines+markers", name: folded(setting.label),
     line: { color: colour, width, dash: setting.look.dash },
-    marker: { symbol: setting.look.marker, color: colour, size: 8, maxdisplayed: 12, line: { width: 0 } } };
+    marker: { symbol: setting.look.marker, color: colour, size: 8, maxdisplayed: 6, line: { width: setting.look.marker.endsWith("-open") ? 1.5 : 0 } } };
+}
+
+/* A label in the legend, in lines that fit into the page. */
+function folded(label) {
+  const most = Math.max(20, Math.floor($("curves").clientWidth / 7.5) - 8), lines = [""];
+  for (const part of label.split(/(?<=[ ,])/)) {
+    if (lines.at(-1) && lines.at(-1).length + part.length > most) lines.push("");
+    lines[lines.length - 1] += part;
+  }
+  return lines.map(plain).join("<br>");
 }
 
 function hoverText(points, i, y) {
   const spread = points.std && points.n > 1 ? ` ± ${number(points.std[i], state.metric)} (${points.n})` : "";
   const x = state.axis === "rounds" ? "" : `, ${significant(points.x[i])} ${state.axis === "seconds" ? "s" : "MB"}`;
-  return `${number(y, state.metric)}${isShare(state.metric) ? " %" : ""}${spread}<br>round ${points.round[i]}${x}`;
+  const unit = suffixOf(state.metric);
+  return `${number(y, state.metric)}${unit ? ` ${unit}` : ""}${spread}<br>round ${points.round[i]}${x}`;
 }
 
 function note(curves, left, panelsLeft) {
@@ -116,6 +129,7 @@ function note(curves, left, panelsLeft) {
   if (left) parts.push(`${left} more below the best ${BEST_A_PANEL} of a panel: select rows, or show all`);
   if (panelsLeft) parts.push(`${panelsLeft} more panels: filter by data or heterogeneity, or show all`);
   if (crowded()) parts.push(`more than ${MOST_WITH_BANDS}: without markers and bands`);
+  if (note.hidden) parts.push(`${plural(note.hidden, "value")} at or below 0 ${note.hidden === 1 ? "has" : "have"} no place on a log scale`);
   if (curves) parts.push("hover over a row or a line to find the other");
   if (note.thin) parts.push("thin lines are runs that no mean contains");
   $("curves-note").textContent = parts.join("; ") + ".";

@@ -6,6 +6,7 @@ function takeManifest(manifest) {
   DATA.manifest = manifest;
   DATA.settings = new Map(manifest.settings.map((setting) => [setting.id, setting]));
   DATA.runs = new Map(manifest.runs.map((run) => [run.id, run]));
+  DATA.metrics = new Map(manifest.metrics.map((metric) => [metric.key, metric]));
   for (const setting of manifest.settings) setting.members = setting.runs.map((id) => DATA.runs.get(id));
 }
 
@@ -71,6 +72,11 @@ function meanCurve(setting, metric, axis) {
     curve.x.push(average(xs)); curve.y.push(mean); curve.std.push(spread); curve.round.push(round);
   }
   return curve;
+}
+
+/* What is known of a metric. */
+function about(metric) {
+  return DATA.metrics.get(metric) || { key: metric, mode: null, name: metric, unit: "", axis: metric, meaning: "", log: false };
 }
 
 function average(values) {

@@ -5,7 +5,27 @@ function isShare(metric) {
 
 function number(value, metric) {
   if (value === null || value === undefined) return "–";
-  return isShare(metric) ? (100 * value).toFixed(2) : significant(value);
+  return isShare(metric) ? (100 * value).toFixed(2) : significant(value * scaleOf(metric));
+}
+
+/* The unit that a metric is shown in; bytes as megabytes. */
+function unitOf(metric) {
+  const { unit } = about(metric);
+  return isShare(metric) ? "%" : unit === "bytes" ? "MB" : unit;
+}
+
+function scaleOf(metric) {
+  return about(metric).unit === "bytes" ? 1e-6 : 1;
+}
+
+/* The unit that stands behind a number; empty for kinds such as a loss, which only an axis names. */
+function suffixOf(metric) {
+  const unit = unitOf(metric);
+  return ["%", "MB", "s"].includes(unit) ? unit : "";
+}
+
+function withUnit(metric) {
+  return suffixOf(metric) ? `${metric} (${suffixOf(metric)})` : metric;
 }
 
 function significant(value, digits = 4) {
@@ -61,8 +81,9 @@ function swatch(look) {
   const line = document.createElementNS(svg.namespaceURI, "path");
   line.setAttribute("d", "M-17 0H17"); line.setAttribute("stroke", colour); line.setAttribute("stroke-width", "2");
   line.setAttribute("stroke-dasharray", DASHES[look.dash] || "");
-  const mark = document.createElementNS(svg.namespaceURI, "path");
-  mark.setAttribute("d", MARKS[look.marker] || MARKS.circle); mark.setAttribute("fill", colour);
+  const mark = document.createElementNS(svg.namespaceURI, "path"), hollow = look.marker.endsWith("-open");
+  mark.setAttribute("d", MARKS[look.marker.replace("-open", "")] || MARKS.circle);
+  mark.setAttribute("fill", hollow ? "var(--card)" : colour); mark.setAttribute("stroke", colour);
   svg.append(line, mark);
   return svg;
 }

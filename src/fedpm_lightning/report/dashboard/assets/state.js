@@ -17,26 +17,36 @@ function statesOf(run) {
 }
 
 function modeOf(metric) {
-  const found = DATA.manifest.metrics.find((entry) => entry.key === metric);
-  return found ? found.mode : "min";
+  return about(metric).mode;
 }
 
 function haystack(setting) {
   if (setting.haystack === undefined) {
     const parts = [setting.label, setting.method, setting.data, setting.split];
     for (const run of setting.members) {
-      parts.push(run.name, `seed=${run.seed}`, ...Object.entries(run.own_config).map(([k, v]) => `${k}=${v}`));
+      parts.push(run.name, `seed=${run.seed}`, ...Object.entries(run.own_config).flatMap(spellings));
     }
     const config = DATA.manifest.configs[setting.members[0].config] || {};
-    parts.push(...Object.entries(config).map(([key, value]) => `${key}=${value}`));
+    parts.push(...Object.entries(config).flatMap(spellings));
     // Every class path begins with the package's name: whoever looks for FedPM does not mean that.
     setting.haystack = parts.join("\n").toLowerCase().replaceAll("fedpm_lightning.", "");
   }
   return setting.haystack;
 }
 
+/* A configuration entry as the file has it, and as the command line does: without class_path and init_args. */
+function spellings([key, value]) {
+  const short = key.replaceAll(".init_args", "").replace(/\.class_path$/, "");
+  return short === key ? [`${key}=${value}`] : [`${key}=${value}`, `${short}=${value}`];
+}
+
+/* What is looked for; `--key value` of a command line is one word. */
+function soughtWords(text) {
+  return text.toLowerCase().replace(/--(\S+?)[\s=]+(?!--)(\S+)/g, "$1=$2").replace(/(^|\s)--/g, "$1").split(/\s+/).filter(Boolean);
+}
+
 function visibleSettings() {
-  const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
+  const words = soughtWords(state.text);
   return DATA.manifest.settings.filter((setting) =>
     (!state.data || setting.data === state.data) &&
     (!state.split || setting.split === state.split) &&
@@ -79,15 +89,21 @@ function sortsDown() {
   return state.sort.down === null ? modeOf(state.metric) === "max" : state.sort.down;
 }
 
-/* The best mean of each column among the settings shown; what reads the same shares it. */
+/* The best mean of each column and number of rounds among the settings shown; none where neither more nor less is better. */
 function bestOf(settings) {
   const best = new Map();
+  if (!modeOf(state.metric)) return best;
   const better = modeOf(state.metric) === "max" ? Math.max : Math.min;
   for (const setting of settings) {
-    const mean = cellOf(setting).mean, column = panelOf(setting);
+    const mean = cellOf(setting).mean, column = rivalsOf(setting);
     if (mean !== null) best.set(column, best.has(column) ? better(best.get(column), mean) : mean);
   }
   return best;
+}
+
+/* Which settings are compared: those on the same data and split with as many rounds. */
+function rivalsOf(setting) {
+  return `${panelOf(setting)}, ${setting.rounds}`;
 }
 
 function panelOf(setting) {
