@@ -45,7 +45,12 @@ Cell = dict[str, float]
 def vectors(clients: int, cohort: int, rounds: int) -> dict[str, object]:
     """Return the data of a task: so many clients with 20 vectors each."""
     source = f"{SAMPLES * clients}x{FEATURES}"
-    named = {"name": "made_up_rows", "source": source, "num_clients": clients, "clients_per_round": cohort}
+    named = {
+        "name": "benchmarks.tasks.made_up_rows",
+        "source": source,
+        "num_clients": clients,
+        "clients_per_round": cohort,
+    }
     return {**named, "batch_size": 10, "val_fraction": 0.0}
 
 

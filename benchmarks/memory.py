@@ -30,7 +30,7 @@ SETTINGS = {
     "small CNN": Task(
         "CNN",
         {"num_classes": 10, "in_channels": 1, "image_size": 16},
-        {"name": "made_up_patches", "num_clients": 10, "batch_size": 32, "val_fraction": 0.0},
+        {"name": "benchmarks.tasks.made_up_patches", "num_clients": 10, "batch_size": 32, "val_fraction": 0.0},
     ),
 }
 METHODS = ("FedAvg", "FedPM")

@@ -17,7 +17,7 @@ import yaml
 from torch import nn
 
 from fedpm_lightning import models
-from fedpm_lightning.data import IID, LOADERS, ArraySet, Augment, DataRequest, FederatedData, Normalise
+from fedpm_lightning.data import IID, ArraySet, Augment, FederatedData, Normalise
 from fedpm_lightning.module import FederatedModule
 
 REPO = Path(__file__).resolve().parent.parent
@@ -39,17 +39,17 @@ def noisy_pictures(n: int, test: int, shape: tuple[int, int, int]) -> ArraySet:
     return ArraySet(x[:n], y[:n], x[n:], y[n:], 10, normalise=normalise, augment=Augment())
 
 
-def made_up_images(request: DataRequest) -> ArraySet:
+def made_up_images() -> ArraySet:
     """Return 10,000 + 1,000 pictures of CIFAR-10's shape."""
     return noisy_pictures(10_000, 1_000, (3, 32, 32))
 
 
-def made_up_patches(request: DataRequest) -> ArraySet:
+def made_up_patches() -> ArraySet:
     """Return 640 + 200 small grey pictures."""
     return noisy_pictures(640, 200, (1, 16, 16))
 
 
-def made_up_vectors(request: DataRequest) -> ArraySet:
+def made_up_vectors() -> ArraySet:
     """Return 2,000 + 500 normal vectors of 60 numbers, labelled by a random linear map."""
     generator = torch.Generator().manual_seed(SEED)
     x, W = torch.randn(2_500, 60, generator=generator), torch.randn(60, 10, generator=generator)
@@ -57,17 +57,13 @@ def made_up_vectors(request: DataRequest) -> ArraySet:
     return ArraySet(x[:2_000], y[:2_000], x[2_000:], y[2_000:], 10)
 
 
-def made_up_rows(request: DataRequest) -> ArraySet:
+def made_up_rows(source: str) -> ArraySet:
     """Return normal vectors labelled by a random linear map; `source` says how many of how many numbers: "2000x60"."""
-    n, width = map(int, request.source.split("x"))
+    n, width = map(int, source.split("x"))
     generator = torch.Generator().manual_seed(SEED)
     x, W = torch.randn(n + 500, width, generator=generator), torch.randn(width, 10, generator=generator)
     y = (x @ W).argmax(1)
     return ArraySet(x[:n], y[:n], x[n:], y[n:], 10)
-
-
-LOADERS.update(made_up_rows=made_up_rows)
-LOADERS.update(made_up_images=made_up_images, made_up_patches=made_up_patches, made_up_vectors=made_up_vectors)
 
 
 @dataclass(frozen=True)
@@ -138,7 +134,7 @@ def cnn(images: int = 10_000, rounds: int = 3, source: str | None = None, augmen
         source: Where CIFAR-10 is, as `data.source` takes it; None: made-up images of its shape.
         augment: Whether training images are cropped and mirrored; None: as the data set is used to (they are).
     """
-    where = {"name": "made_up_images"} if source is None else {"name": "cifar10", "source": source}
+    where = {"name": "benchmarks.tasks.made_up_images"} if source is None else {"name": "cifar10", "source": source}
     sizes = {"limit_train": images, "limit_test": max(images // 10, 10)}
     data = {**where, **sizes, "num_clients": 10, "batch_size": 64, "val_fraction": 0.0, "augment": augment}
     return Task("CNN", {"num_classes": 10}, data, rounds)
@@ -146,7 +142,7 @@ def cnn(images: int = 10_000, rounds: int = 3, source: str | None = None, augmen
 
 def overhead(images: int = 2_000, rounds: int = 50, source: str | None = None, augment: bool | None = None) -> Task:
     """Return the logistic task; `images`, `source` and `augment` do not apply to it."""
-    data = {"name": "made_up_vectors", "num_clients": 100, "clients_per_round": 10, "batch_size": 10}
+    data = {"name": "benchmarks.tasks.made_up_vectors", "num_clients": 100, "clients_per_round": 10, "batch_size": 10}
     args = {"in_features": 60, "num_classes": 10}
     return Task("Logistic", args, {**data, "val_fraction": 0.0}, rounds, lr=0.1, options=("--checkpoint_every=20",))
 

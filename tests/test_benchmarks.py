@@ -26,7 +26,7 @@ def benchmark(tmp_path, monkeypatch):
 def quick_cnn(monkeypatch):
     """Make the CNN task's network a small one: the loop is tested here, not the network."""
     tasks = importlib.import_module("benchmarks.tasks")
-    monkeypatch.setitem(tasks.LOADERS, "made_up_images", lambda request: tasks.noisy_pictures(200, 50, (3, 16, 16)))
+    monkeypatch.setattr(tasks, "made_up_images", lambda: tasks.noisy_pictures(200, 50, (3, 16, 16)))
     monkeypatch.setitem(tasks.TASKS, "cnn", lambda **given: _smaller(tasks.cnn(**given)))
 
 

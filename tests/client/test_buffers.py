@@ -39,6 +39,27 @@ def test_what_is_sent_and_what_is_kept(policy):
         assert ("buffers" in state) == (policy == "local")
 
 
+def test_frozen_statistics_normalise_the_batch_and_stay():
+    """The step is that of a network in evaluation mode, from statistics that are far from the batch's own."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(3, momentum=1.0), nn.Linear(3, 2))
+    x, y = torch.randn(64, 3) + 10.0, torch.randint(0, 2, (64,))
+    buffers = {"0.running_mean": torch.full((3,), 2.0), "0.running_var": torch.full((3,), 9.0)}
+    buffers["0.num_batches_tracked"] = torch.tensor(5)
+    net.load_state_dict(buffers, strict=False)
+    theta = {name: p.detach().clone() for name, p in net.named_parameters()}
+    Objective()(net.eval()(x), y, {}).backward()
+    expected = {name: theta[name] - 0.1 * p.grad for name, p in net.named_parameters()}
+
+    model = LocalModel(net.train(), Objective())
+    broadcast = Broadcast(0, theta, clone_params(buffers))
+    client = Client(InMemoryClient(0, x, y), broadcast, model, LocalWork(steps=1), {}, "freeze")
+    client.start()
+    update = FedAvg(0.1).client_update(client)
+    assert all(torch.allclose(update.params[name], value, atol=1e-6) for name, value in expected.items())
+    assert all(torch.equal(client.model.buffers[name], value) for name, value in buffers.items())
+
+
 def test_a_local_client_goes_on_from_its_own_statistics():
     _, state, _ = trained("local", {}, shift=10.0)
     _, again, before = trained("local", state, shift=0.0)

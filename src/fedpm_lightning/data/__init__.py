@@ -11,12 +11,10 @@ from fedpm_lightning.data.feature_shift import FeatureShift
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.data.partition import IID, InOrder, Natural, Partition
 from fedpm_lightning.data.partition_report import PartitionReport
-from fedpm_lightning.data.registry import LOADERS
 from fedpm_lightning.data.shards import Shards
 
 __all__ = [
     "IID",
-    "LOADERS",
     "ArraySet",
     "Augment",
     "BatchSettings",

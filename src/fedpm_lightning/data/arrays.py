@@ -43,6 +43,7 @@ class ArraySet:
         groups: Client ids of the training samples, int64 [n], where the source names them.
         normalise: Applied to uint8 batches; None for floating inputs.
         augment: The default augmentation of training batches, or None.
+        follows_precision: Whether floating inputs take the precision of the run; LIBSVM's stay float64.
     """
 
     x_train: Tensor
@@ -53,6 +54,7 @@ class ArraySet:
     groups: Tensor | None = None
     normalise: Normalise | None = None
     augment: Augment | None = None
+    follows_precision: bool = False
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -38,7 +38,8 @@ class FederatedData(LightningDataModule):
 
     Args:
         name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; a9a, w8a or libsvm
-            (LIBSVM text); any name for a set of your own that `source` locates.
+            (LIBSVM text); any name for a set that `source` locates; or the import path of a function or class of your
+            own, my_package.my_module.my_loader, that returns the data (docs/data.md).
         source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, or a LIBSVM
             file (its test part is <file>.t, if there is one).
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.

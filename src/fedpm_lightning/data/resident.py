@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -53,10 +53,12 @@ class Resident:
         """
         data = prepared.data
         normalise = None if data.normalise is None else data.normalise.to(dtype)
+        if data.follows_precision and data.x_train.is_floating_point():
+            data = replace(data, x_train=data.x_train.to(dtype), x_test=data.x_test.to(dtype))
         x, y = data.x_train.to(device), data.y_train.to(device)
         pool = Pool(x, y, partition, len(prepared.parts), settings, normalise, augment)
         clients = [ResidentClient(k, torch.from_numpy(p).to(device), pool) for k, p in enumerate(prepared.parts)]
-        held = {"val": (prepared.x_val, prepared.y_val), "test": (data.x_test, data.y_test)}
+        held = {"val": (prepared.x_val.to(x.dtype), prepared.y_val), "test": (data.x_test, data.y_test)}
         loaders = {
             name: EvalLoader(x.to(device), y.to(device), settings.eval_batch_size, normalise)
             for name, (x, y) in held.items()

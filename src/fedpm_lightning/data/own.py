@@ -1,0 +1,142 @@
+"""A data set of one's own: `data.name` is the import path of a function or class that returns the data.
+
+It may return an `ArraySet`; arrays or tensors (x_train, y_train, x_test, y_test), or (x_train, y_train) alone; or one
+or two torch Datasets of (input, target). Arguments named `source` and `root` are given data.source and data.root; a
+callable with an argument `train`, as torchvision's classes have, is called for the training and for the test part.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from fedpm_lightning.data.arrays import ArraySet, channel_statistics
+from fedpm_lightning.data.augment import Normalise
+from fedpm_lightning.data.errors import BrokenDataError, MissingDataError, first_line
+
+Loader = Callable[..., Any]
+
+
+def find_own(name: str, source: str) -> Loader:
+    """Import what `data.name` names.
+
+    Raises:
+        ValueError: If there is no such function or class, or `source` is given and it does not ask for one.
+    """
+    try:
+        loader: Any = pkgutil.resolve_name(name)
+    except (ImportError, AttributeError, ValueError) as cause:
+        raise ValueError(
+            f"data.name {name!r} cannot be imported ({first_line(cause)}); a name with dots is the import path of a "
+            f"function or class that returns the data, looked for on PYTHONPATH and in {Path.cwd()}"
+        ) from None
+    if not callable(loader):
+        raise ValueError(f"data.name {name!r} is {type(loader).__name__}, expected a function or class")
+    if source != "torchvision" and "source" not in inspect.signature(loader).parameters:
+        raise ValueError(f"data.source {source!r} has no effect on data.name {name}, which has no argument `source`")
+    return loader
+
+
+@lru_cache(maxsize=1)
+def load_own(name: str, source: str, root: Path) -> ArraySet:
+    """Call the function or class that `data.name` names and check what it returns.
+
+    Raises:
+        ValueError: If it fails or returns anything else.
+    """
+    loader = find_own(name, source)
+    asked = inspect.signature(loader).parameters
+    given = {"root": root} if "root" in asked else {}
+    given |= {"source": source} if "source" in asked and source != "torchvision" else {}
+    try:
+        result = [loader(**given, train=True), loader(**given, train=False)] if "train" in asked else loader(**given)
+        return checked(array_set(result), f"data.name {name}")
+    except (BrokenDataError, MissingDataError):
+        raise
+    except Exception as cause:
+        raise ValueError(f"data.name {name} failed: {type(cause).__name__}: {first_line(cause)}") from cause
+
+
+def array_set(result: object) -> ArraySet:
+    """Turn what a loader returned into an ArraySet.
+
+    Raises:
+        BrokenDataError: If it is none of the known forms.
+    """
+    if isinstance(result, ArraySet):
+        return result
+    parts: list[Any] = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
+    if parts and all(isinstance(part, Dataset) for part in parts):
+        parts = [column for part in parts for column in stacked(part)]
+    if len(parts) not in (2, 4) or not all(hasattr(part, "__len__") for part in parts):
+        raise BrokenDataError(
+            "expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), or one or two torch "
+            f"Datasets; got {type(result).__name__} of {', '.join(type(part).__name__ for part in parts)}"
+        )
+    inputs, targets = [channels_first(tensor(x)) for x in parts[::2]], [tensor(y) for y in parts[1::2]]
+    x_train, y_train = inputs[0], targets[0]
+    return ArraySet(
+        x_train=x_train,
+        y_train=y_train,
+        x_test=inputs[-1] if len(parts) == 4 else x_train[:0],
+        y_test=targets[-1] if len(parts) == 4 else y_train[:0],
+        num_classes=int(y_train.max()) + 1 if len(y_train) else 0,
+        normalise=Normalise(*channel_statistics(x_train)) if x_train.dtype == torch.uint8 else None,
+        follows_precision=True,
+    )
+
+
+def stacked(dataset: Any) -> tuple[Tensor, Tensor]:
+    """Return the inputs [n, ...] and the targets [n] of a torch Dataset, its transforms applied once."""
+    inputs, targets = zip(*(dataset[i] for i in range(len(dataset))), strict=True)
+    return torch.stack([tensor(x) for x in inputs]), tensor([int(y) for y in targets])
+
+
+def tensor(values: Any) -> Tensor:
+    """Return an array, a tensor, a list or a Pillow image as a tensor."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
+
+
+def channels_first(x: Tensor) -> Tensor:
+    """Return uint8 images [n, h, w] or [n, h, w, c] as [n, c, h, w]; anything else as it is."""
+    if x.dtype == torch.uint8 and x.dim() == 3:
+        return x.unsqueeze(1)
+    if x.dtype == torch.uint8 and x.dim() == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
+        return x.permute(0, 3, 1, 2).contiguous()
+    return x
+
+
+def checked(data: ArraySet, place: str) -> ArraySet:
+    """Return a set whose parts agree, with int64 targets.
+
+    Raises:
+        BrokenDataError: With what was expected.
+    """
+    for part, x, y in (("training", data.x_train, data.y_train), ("test", data.x_test, data.y_test)):
+        if y.dim() != 1 or len(x) != len(y) or y.is_floating_point():
+            found = f"{list(x.shape)} and {list(y.shape)} of {str(y.dtype).removeprefix('torch.')}"
+            raise BrokenDataError(
+                f"{place}: {part} inputs and targets of shapes {found}, expected [n, ...] and [n] of whole numbers"
+            )
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < min(data.num_classes, len(data.y_train)):
+            raise BrokenDataError(
+                f"{place}: {part} targets {int(y.min())} to {int(y.max())}, expected 0..{data.num_classes - 1} as in "
+                f"the training part, below its {len(data.y_train)} samples"
+            )
+        if x.is_floating_point() and not bool(torch.isfinite(x).all()):
+            row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
+            raise BrokenDataError(f"{place}: NaN or infinity in row {row} of the {part} inputs")
+    if not len(data.y_train) or data.x_train.shape[1:] != data.x_test.shape[1:]:
+        shapes = f"{list(data.x_train.shape)} and {list(data.x_test.shape)}"
+        raise BrokenDataError(f"{place}: training and test inputs {shapes}, expected samples of one shape")
+    return replace(data, y_train=data.y_train.long(), y_test=data.y_test.long())

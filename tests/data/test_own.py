@@ -1,0 +1,136 @@
+"""A data set of one's own: what a loader may return, and what is said when it is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData
+from fedpm_lightning.data.own import array_set, checked
+
+X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
+IMAGES = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3)).astype(np.uint8)
+
+
+def vectors():
+    return X, Y, X[:7], Y[:7]
+
+
+def train_only(source):
+    return np.full((int(source), 4), 0.5), np.arange(int(source)) % 2
+
+
+class Pictures(TensorDataset):
+    """As torchvision's classes: two calls, and a transform of its own."""
+
+    def __init__(self, root, train: bool = True):
+        images = torch.from_numpy(IMAGES).permute(0, 3, 1, 2)
+        super().__init__(images if train else images[:9], torch.from_numpy(Y if train else Y[:9]))
+
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image.float() / 2, int(target)
+
+
+def broken():
+    raise KeyError("no such column")
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch, request):
+    """`here.vectors` is this file's."""
+    monkeypatch.setitem(__import__("sys").modules, "here", request.module)
+
+
+def data(name: str, **arguments) -> FederatedData:
+    return FederatedData(name=name, num_clients=5, partition=IID(), **{"val_fraction": 0.0, **arguments})
+
+
+def test_a_function_that_returns_arrays():
+    found = data("here.vectors", val_fraction=0.2)
+    assert (found.num_classes, found.input_shape, found.eval_names) == (2, (4,), ["val", "test"])
+    x, y = next(found.client(0).everything())
+    assert x.dtype == torch.float32 and y.dtype == torch.int64
+    rows = found.prepared.parts[0]
+    assert torch.equal(x.double(), found.prepared.data.x_train[torch.from_numpy(rows)].float().double())
+    assert [x.dtype for loader in found.val_dataloader() for x, _ in loader] == [torch.float32] * 2
+
+
+def test_the_source_is_passed_on_and_a_test_part_is_not_needed():
+    found = data("here.train_only", source="30")
+    assert found.eval_names == [] and sum(found.partition_report.sizes) == 30
+
+
+def test_a_class_of_torch_datasets_with_its_transforms(tmp_path):
+    found = data("here.Pictures", root=str(tmp_path))
+    assert found.input_shape == (3, 8, 8) and len(found.prepared.data.y_test) == 9
+    assert torch.equal(found.prepared.data.x_train, torch.from_numpy(IMAGES).permute(0, 3, 1, 2) / 2)
+
+
+@pytest.mark.parametrize("images", [IMAGES, IMAGES.transpose(0, 3, 1, 2), IMAGES[..., 0]])
+def test_images_of_any_layout_are_normalised(images):
+    found = array_set((images, Y))
+    channels = 1 if images.ndim == 3 else 3
+    assert found.x_train.shape == (50, channels, 8, 8) and found.normalise is not None
+    assert found.normalise(found.x_train).mean((0, 2, 3)).abs().max() < 1e-5
+    assert torch.equal(found.x_train[:, 0], torch.from_numpy(IMAGES[..., 0]))
+
+
+def test_a_set_that_says_everything_stays_as_it_is():
+    whole = ArraySet(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), torch.zeros(0, 2), torch.zeros(0).long(), 2)
+    assert array_set(whole) is whole
+
+
+@pytest.mark.parametrize(
+    ("result", "match"),
+    [
+        (None, r"expected an ArraySet, .*got NoneType"),
+        ((X, Y, X), "expected an ArraySet"),
+        ((X, Y[:40]), r"inputs and targets of shapes \[50, 4\] and \[40\]"),
+        ((X, Y * 0.5), r"\[50\] of float64, expected .* whole numbers"),
+        ((X, 2 * Y - 1), r"targets -1 to 1, expected 0\.\.1"),
+        ((X, Y * 10**7), "targets 0 to 10000000"),
+        ((X, Y, X, Y + 1), r"test targets 1 to 2, expected 0\.\.1"),
+        ((X, Y, X[:, :3], Y), "expected samples of one shape"),
+        ((np.where(X[7, 1] == X, np.nan, X), Y), "NaN or infinity in row 7"),
+        ((X[:0], Y[:0]), "expected samples"),
+    ],
+)
+def test_what_is_wrong_is_said(result, match):
+    with pytest.raises(BrokenDataError, match=match):
+        checked(array_set(result), "here")
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "match"),
+    [
+        ("here.vectrs", "torchvision", r"'here\.vectrs' cannot be imported .*vectrs.*PYTHONPATH"),
+        ("nowhere.vectors", "torchvision", "cannot be imported .*No module named 'nowhere'"),
+        ("here.X", "torchvision", "is ndarray, expected a function or class"),
+        ("here.vectors", "/data", "data.source '/data' has no effect on data.name here.vectors"),
+    ],
+)
+def test_a_wrong_name_or_a_source_without_effect_is_refused_at_once(name, source, match):
+    with pytest.raises(ValueError, match=match):
+        FederatedData(name=name, source=source)
+
+
+def test_an_error_inside_names_its_kind():
+    with pytest.raises(ValueError, match=r"here\.broken failed: KeyError: 'no such column'"):
+        data("here.broken").setup()
+
+
+def test_the_documents_example_runs(fedpm, repo, tmp_path, monkeypatch):
+    text = (repo / "docs" / "data.md").read_text()
+    [code], [command] = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "bash"))
+    (tmp_path / "my_data.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    run = fedpm(*shlex.split(command)[1:], "--rounds", "1", "--model.local_epochs", "1")
+    assert run.code == 0 and run.summary["monitor"]["key"] == "val/acc"
+    assert sum(json.loads((run.folder / "partition.json").read_text())["sizes"]) == 450
