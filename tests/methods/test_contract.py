@@ -20,6 +20,7 @@ from fedpm_lightning.methods import (
     PSGD,
     SCAFFOLD,
     FedAvg,
+    FedDyn,
     FedNew,
     FedNL,
     FedNS,
@@ -75,6 +76,9 @@ ROWS = {
     ),
     "SCAFFOLD": Row(
         partial(SCAFFOLD, lr=0.1), partial(FedAvg, lr=0.1), "scaffold", lambda d, _: 2 * d, stackable="any"
+    ),
+    "FedDyn": Row(
+        partial(FedDyn, lr=0.1, a=0.5), partial(FedProx, lr=0.1, mu=0.5), "feddyn", lambda d, _: d, stackable="any"
     ),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),

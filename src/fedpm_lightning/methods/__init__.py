@@ -2,6 +2,7 @@
 
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.methods.fedavg import FedAvg
+from fedpm_lightning.methods.feddyn import FedDyn
 from fedpm_lightning.methods.fednew import FedNew
 from fedpm_lightning.methods.fednl import FedNL
 from fedpm_lightning.methods.fedns import FedNS
@@ -18,6 +19,7 @@ __all__ = [  # noqa: RUF022 (the taxonomy's order)
     "FedAvg",
     "FedProx",
     "SCAFFOLD",
+    "FedDyn",
     "FedNL",
     "FedNew",
     "FedNS",

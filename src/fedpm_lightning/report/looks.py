@@ -19,6 +19,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "FedAvgM": ("#332288", "p"),
     "FedProx": ("#56B4E9", "v"),
     "SCAFFOLD": ("#CC79A7", "D"),
+    "FedDyn": ("#DDCC77", "H"),
     "FedAdam": ("#000000", "X"),
     "FedYogi": ("#661100", "h"),
     "FedAdagrad": ("#888888", "d"),
