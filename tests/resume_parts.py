@@ -73,8 +73,14 @@ def broken(at: int, how: str) -> tuple[str, ...]:
     )
 
 
-def forked(words: list[str], output: Path) -> int:
-    """Start `fedpm` in a child of this process, where everything is imported already; return its process id."""
+def forked(words: list[str] | list[list[str]], output: Path, **environment: str) -> int:
+    """Start `fedpm` in a child of this process, where everything is imported already; return its process id.
+
+    Args:
+        words: What follows `fedpm`, or several command lines, run one after another until one fails.
+        output: What the child prints is appended here.
+        environment: Variables of the child.
+    """
     child = os.fork()
     if child:
         return child
@@ -84,7 +90,9 @@ def forked(words: list[str], output: Path) -> int:
         os.dup2(file, 2)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         os.environ.pop("FEDPM_RUN_DIR", None)
-        os._exit(main(words))
+        os.environ.update(environment)
+        commands = [words] if isinstance(words[0], str) else words
+        os._exit(next((code for command in commands if (code := main(command))), 0))
     finally:
         os._exit(99)
 

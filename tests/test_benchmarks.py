@@ -115,7 +115,7 @@ def test_the_hessian_round_and_numpy_find_the_same_parameters():
 
 
 def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
-    words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--pairs", "2")
+    words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--pairs", "1")
     sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
     figures = benchmark("growth", *words, *sizes, "--in-process")
     (written,) = tmp_path.glob("20*-growth.md")

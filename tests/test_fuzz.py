@@ -45,7 +45,7 @@ CHOICES = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=REUSED)
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=REUSED)
 @given(CHOICES)
 def test_any_value_of_any_key_ends_with_a_code(fedpm, tmp_path, monkeypatch, capsys, choices):
     monkeypatch.setenv("FEDPM_DATA", str(tmp_path / "nothing"))
@@ -77,7 +77,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=REUSED)
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=REUSED)
 @given(LINES, st.binary(max_size=5))
 def test_any_text_is_read_or_named(tmp_path, lines, tail):
     file = tmp_path / "data"

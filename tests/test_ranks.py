@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
+import signal
 import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from fedpm_lightning.ranks import all_states, mine, world
+from resume_parts import ended, forked, until
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -35,32 +33,20 @@ def experiment(name, data):
     return ["fit", "--config", "configs/quickstart.yaml", "--config", f"configs/method/{name}.yaml", *SETTINGS]
 
 
-def ranks(words, folder, count=2):
-    """Run a list of command lines on `count` processes that share one process group."""
-    (folder / "words.json").write_text(json.dumps(words))
+def ranks(commands, folder, count=2):
+    """Start `count` children that run a list of command lines in one process group; return their process ids."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("FEDPM_")}
-    shared = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
-    command = [sys.executable, str(Path(__file__).with_name("ranks_worker.py")), str(folder / "words.json")]
-    return [
-        subprocess.Popen(
-            command,
-            env=clean | shared | {"LOCAL_RANK": str(rank), "NODE_RANK": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count), "NODE_RANK": "0"}
+    outputs = [folder / f"rank{rank}.txt" for rank in range(count)]
+    return [forked(commands, output, LOCAL_RANK=str(k), **shared) for k, output in enumerate(outputs)]
 
 
-def finish(processes, timeout=600):
+def finish(children, folder):
     """Wait for all ranks and require that they succeed."""
-    ends = [process.communicate(timeout=timeout)[0] for process in processes]
-    for process, output in zip(processes, ends, strict=True):
-        assert process.returncode == 0, output[-3000:]
+    for rank, code in enumerate([ended(child) for child in children]):
+        assert code == 0, (folder / f"rank{rank}.txt").read_text()[-3000:]
 
 
 def state(folder):
@@ -77,7 +63,8 @@ def compare_two_with_one(fedpm, names, data, folder):
     """Run 4 rounds on one rank; 2 on two ranks and 2 more on one; compare weights, states, bytes."""
     words = {name: experiment(name, data) for name in names}
     places = {name: folder / f"{name.replace('/', '-')}-two" for name in names}
-    finish(ranks([[*words[n], "--rounds", "2", *TWO, *SPILL, "--run_dir", str(places[n])] for n in names], folder))
+    commands = [[*words[n], "--rounds", "2", *TWO, *SPILL, "--run_dir", str(places[n])] for n in names]
+    finish(ranks(commands, folder), folder)
     for name in names:
         one = fedpm(*words[name], "--rounds", "4", folder=f"{places[name].name}-one")
         two = fedpm(*words[name], "--rounds", "4", folder=places[name].name)
@@ -114,7 +101,7 @@ def test_ordered_sums_have_the_bits_of_one_process(fedpm, tiny_libsvm, tmp_path)
         for name, more in methods.items()
     }  # fmt: skip
     words["fedpm"] += ["--model.method.correction", "gradient"]
-    finish(ranks([[*w, *TWO, "--run_dir", str(tmp_path / f"{n}-two")] for n, w in words.items()], tmp_path))
+    finish(ranks([[*w, *TWO, "--run_dir", str(tmp_path / f"{n}-two")] for n, w in words.items()], tmp_path), tmp_path)
     for name in words:
         one = fedpm(*words[name], folder=f"{name}-one")
         a, b = state(one.folder), state(tmp_path / f"{name}-two")
@@ -126,28 +113,15 @@ def test_ordered_sums_and_stacked_clients_exclude_each_other(quickstart, capsys)
     assert "model.reduce ordered needs one client after another" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_a_rank_that_dies_ends_the_others(tmp_path, monkeypatch):
-    monkeypatch.chdir(REPO)
-    words = [
-        "fit",
-        "--config",
-        "configs/quickstart.yaml",
-        "--rounds",
-        "100000",
-        *TWO,
-        "--run_dir",
-        str(tmp_path / "run"),
-    ]
+def test_a_rank_that_dies_ends_the_others(fedpm, tmp_path):
+    fedpm("--version")  # settles the folder
+    words = ["fit", "--config", "configs/quickstart.yaml", "--rounds", "100000", *TWO, "--run_dir", "run"]
     first, second = ranks([words], tmp_path)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run" / "metrics.csv").exists() and time.monotonic() < deadline:
-        time.sleep(0.5)
-    second.kill()
-    second.communicate()
-    output = first.communicate(timeout=120)[0]
-    assert first.returncode not in {0, None}, output[-2000:]
-    assert "Traceback" not in output, output[-2000:]
+    until((tmp_path / "run" / "metrics.csv").exists)
+    os.kill(second, signal.SIGKILL)
+    assert ended(second) == 137
+    assert ended(first) != 0
+    assert "Traceback" not in (tmp_path / "rank0.txt").read_text()
 
 
 @pytest.mark.slow
@@ -156,7 +130,7 @@ def test_diagnostics_of_two_ranks_are_those_of_one(fedpm, method):
     words = [*experiment(method, None), "--config", "configs/diagnostics.yaml", "--rounds", "2"]
     one = fedpm(*words, folder="one")
     two = type(one)(0, one.folder.parent / "two")
-    finish(ranks([[*words, *TWO, "--run_dir", str(two.folder)]], one.folder.parent))
+    finish(ranks([[*words, *TWO, "--run_dir", str(two.folder)]], one.folder.parent), one.folder.parent)
     compared = [key for key in one.rows[0] if key.startswith(("drift/", "precond/", "damping/", "clients_acc/"))]
     assert len(compared) >= 9
     for row, other in zip(one.rows, two.rows, strict=True):

@@ -25,8 +25,9 @@ def smaller(words: list[str], images: dict[str, Path]) -> list[str]:
     if words[0] != "fit":
         return words
     words = [*words, "--rounds", "1"]
-    if not any(word.startswith("--") and word not in {"--config", "--rounds"} for word in words):
-        return [*words, "--print_config"]  # files alone: test_configs runs them
+    files_alone = not any(word.startswith("--") and word not in {"--config", "--rounds"} for word in words)
+    if files_alone or "WandbLogger" in words:  # test_configs and test_wandb_sweep run them
+        return [*words, "--print_config"]
     if "FOLDER/a9a" in words:
         words[words.index("FOLDER/a9a")] = str(images["a9a"])
         words += ["--data.num_clients", "4", "--data.partition.clients_size", "15"]

@@ -131,11 +131,11 @@ class BatchNorm(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(in_features, 8), nn.BatchNorm1d(8), nn.Linear(8, num_classes))
 
 
-@pytest.mark.slow
 def test_two_ranks_gather_their_updates(quickstart):
     """The median over two ranks is the median over all clients, not a median of medians."""
     words = (*FEDAVG, *callbacks(("CoordinateMedian", {})), "--rounds", "2", "--data.participation", "0.5")
     one = quickstart(*words, folder="one")
     two = one.folder.parent / "two"
-    finish(ranks([["fit", "--config", "configs/quickstart.yaml", *words, *TWO, "--run_dir", str(two)]], two.parent))
+    command = ["fit", "--config", "configs/quickstart.yaml", *words, *TWO, "--run_dir", str(two)]
+    finish(ranks([command], two.parent), two.parent)
     assert distance(state(one.folder), state(two)) < 1e-5
