@@ -23,6 +23,7 @@ from fedpm_lightning.methods import (
     FedDyn,
     FedNew,
     FedNL,
+    FedNova,
     FedNS,
     FedPM,
     FedProx,
@@ -80,6 +81,7 @@ ROWS = {
     "FedDyn": Row(
         partial(FedDyn, lr=0.1, a=0.5), partial(FedProx, lr=0.1, mu=0.5), "feddyn", lambda d, _: d, stackable="any"
     ),
+    "FedNova": Row(partial(FedNova, lr=0.1), None, "fednova", lambda d, _: d, stackable="any"),  # equal steps here
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),
@@ -217,7 +219,7 @@ def test_the_order_of_clients_changes_nothing(name):
 def test_what_is_its_own_changes_the_result(name):
     row = ROWS[name]
     if row.without is None:
-        assert name in {"PSGD", "FedAvg", "LTDA"}, "say what the method adds"
+        assert name in {"PSGD", "FedAvg", "FedNova", "LTDA"}, "say what the method adds"
         return
     ours, plain = advance(start(row), 3), advance(start(row, row.without), 3)
     assert not same(ours.theta, plain.theta, 1e-6)

@@ -5,6 +5,7 @@ from fedpm_lightning.methods.fedavg import FedAvg
 from fedpm_lightning.methods.feddyn import FedDyn
 from fedpm_lightning.methods.fednew import FedNew
 from fedpm_lightning.methods.fednl import FedNL
+from fedpm_lightning.methods.fednova import FedNova
 from fedpm_lightning.methods.fedns import FedNS
 from fedpm_lightning.methods.fedpm import FedPM
 from fedpm_lightning.methods.fedprox import FedProx
@@ -20,6 +21,7 @@ __all__ = [  # noqa: RUF022 (the taxonomy's order)
     "FedProx",
     "SCAFFOLD",
     "FedDyn",
+    "FedNova",
     "FedNL",
     "FedNew",
     "FedNS",

@@ -8,8 +8,8 @@ Algorithm 1. From theta, client i approximately minimises
     h     <- h - a (1/N) sum_S (theta_i - theta)
     theta <- mean_S theta_i - h/a
 
-h = h_i = 0 at the start, so that h is always the mean of h_i over all N clients; those outside of the cohort keep theirs.
-At a fixed point h_i is the gradient of f_i at theta and their mean is 0: the exact optimum, whatever the local work.
+h = h_i = 0 at the start, so that h is always the mean of h_i over all N clients; those outside of the cohort keep
+theirs. At a fixed point h_i is the gradient of f_i at theta and their mean is 0: the exact optimum, whatever the work.
 
 Deviations: local momentum is offered (0 in the paper); local work is the frame's, not an exact minimisation. The logged
 loss is f_i, without the other terms.

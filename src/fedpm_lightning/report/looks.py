@@ -20,6 +20,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "FedProx": ("#56B4E9", "v"),
     "SCAFFOLD": ("#CC79A7", "D"),
     "FedDyn": ("#DDCC77", "H"),
+    "FedNova": ("#117733", "1"),
     "FedAdam": ("#000000", "X"),
     "FedYogi": ("#661100", "h"),
     "FedAdagrad": ("#888888", "d"),
