@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
+import math
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -18,6 +21,13 @@ NETWORK_METHODS = sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml
 METHOD_FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in (CONFIGS / "method").rglob("*.yaml"))
 CONVEX = sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("*.yaml"))
 IMAGES = ("cifar10_cnn.yaml", "cifar100_resnet18.yaml")
+
+
+def leaves(tree, path=""):
+    """Return a configuration's values by their dotted keys."""
+    if not isinstance(tree, dict):
+        return {path: str(tree)}
+    return {key: value for name, part in tree.items() for key, value in leaves(part, f"{path}.{name}").items()}
 
 
 def test_every_file_is_run_by_a_test_below():
@@ -56,6 +66,10 @@ def test_image_configs_run(fedpm, tmp_path, tiny_cifar, name):
         *narrow,
     )
     assert run.code == 0 and len(run.rows) == 1
+    classes = 100 if "100" in name else 10
+    assert np.array(json.loads((run.folder / "partition.json").read_text())["histogram"]).shape == (2, classes)
+    assert math.isfinite(float(run.rows[0]["train/loss"]))
+    assert run.rows[0]["test/loss"] != str(run.summary["initial"]["test/loss"]), "theta has moved"
 
 
 @pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("trial/")))
@@ -81,6 +95,9 @@ def test_trial_configs_lie_over_their_base(fedpm, tmp_path, tiny_cifar, name):
         "2",
     )
     assert run.code == 0
+    written, asked = (yaml.safe_load(file.read_text()) for file in (run.folder / "config.yaml", CONFIGS / name))
+    smaller = {".rounds", ".data.limit_train", ".data.limit_test", ".data.num_clients"}
+    assert {k: v for k, v in leaves(asked).items() if k not in smaller}.items() <= leaves(written).items()
 
 
 @pytest.mark.parametrize("name", CONVEX)
