@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from fedpm_lightning.callbacks.optimum import Optimum
-from fedpm_lightning.types import Cohort
+from fedpm_lightning.round import Round
 
 L2 = 1e-3
 
@@ -68,10 +68,10 @@ class Beside(Optimum):
         """Begin our round."""
         self._began = _now()
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Take the three figures; note what they cost."""
         before = _now()
-        super().on_round_end(trainer, module, cohort)
+        super().on_round_end(round)
         self._figures = _since(before)
 
     def on_train_batch_end(

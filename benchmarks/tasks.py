@@ -6,7 +6,6 @@ overhead   logistic regression 60 -> 10, 100 clients of 20 samples, 10 a round, 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,15 +17,12 @@ from torch import nn
 
 from fedpm_lightning import models
 from fedpm_lightning.data import IID, ArraySet, Augment, FederatedData, Normalise
-from fedpm_lightning.module import FederatedModule
 
 REPO = Path(__file__).resolve().parent.parent
 SEED = 0
 METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
 SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"], "stacked": ["--model.executor=vectorized"]}
 """What may stand behind a method's name among the contestants, as words of the command line."""
-if "executor" in inspect.signature(FederatedModule).parameters:
-    SETTINGS["stacked"] = ["--model.executor=vectorized"]
 
 
 def noisy_pictures(n: int, test: int, shape: tuple[int, int, int]) -> ArraySet:

@@ -35,23 +35,23 @@ class Witness(FederatedCallback):
     def on_train_start(self, trainer, pl_module) -> None:
         Witness.seen.clear()
 
-    def on_round_start(self, trainer, module, cohort) -> None:
-        Witness.seen.append(Seen(clone_params(module.broadcast.params)))
+    def on_round_start(self, round) -> None:
+        Witness.seen.append(Seen(clone_params(round.broadcast.params)))
 
-    def on_client_end(self, trainer, module, update) -> None:
+    def on_client_end(self, round, update) -> None:
         if not update.dropped:
             seen = Witness.seen[-1]
             seen.params.append(clone_params(update.params))
             seen.P.append({name: P.to("cpu") for name, P in update.message.get("P", {}).items()})
-            seen.weights.append(module.weight(update))
+            seen.weights.append(round.weight(update))
 
 
 class Lossy(FederatedCallback):
     """A lossy channel: rounds what is sent, loses client 3's update, and sends client 4's theta back to the server."""
 
-    def on_client_end(self, trainer, module, update) -> None:
+    def on_client_end(self, round, update) -> None:
         for name, value in update.params.items():
             update.params[name] = value.half().to(value.dtype)
         if update.client == 4:
-            update.params = clone_params(module.broadcast.params)
+            update.params = clone_params(round.broadcast.params)
         update.dropped = update.client == 3

@@ -1,21 +1,36 @@
-"""One federated round without a trainer: the method's four verbs on small in-memory clients."""
+"""Federated rounds without Lightning on small in-memory clients."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Sequential
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.client.local_round import LocalRound
+from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.rng import seeded
-from fedpm_lightning.schedules import Constant, Schedule
-from fedpm_lightning.server.mixing import RunningMean
-from fedpm_lightning.types import Batch, Broadcast, ClientUpdate, LocalWork, Params, clone_params
+from fedpm_lightning.round import Federation, Hooks, Round
+from fedpm_lightning.round.federation import Weighting
+from fedpm_lightning.schedules import Schedule
+from fedpm_lightning.types import (
+    Batch,
+    Broadcast,
+    ClientData,
+    ClientState,
+    ClientUpdate,
+    Cohort,
+    LocalWork,
+    Params,
+    ServerState,
+    clone_params,
+)
 
 
 @dataclass
@@ -35,11 +50,14 @@ class InMemoryClient:
     def num_samples(self) -> int:
         return len(self.y)
 
+    def steps(self, work: LocalWork) -> int:
+        epoch = -(-len(self.y) // (self.batch_size or len(self.y)))
+        return work.steps if work.epochs is None else work.epochs * epoch
+
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         size = self.batch_size or len(self.y)
         epoch = [(self.x[i : i + size], self.y[i : i + size]) for i in range(0, len(self.y), size)]
-        total = work.steps if work.epochs is None else work.epochs * len(epoch)
-        for k in range(total):
+        for k in range(self.steps(work)):
             yield epoch[k % len(epoch)]
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
@@ -55,61 +73,107 @@ class SumOfSquares(nn.Module):
         return (outputs - targets).square().sum(-1).mean() / 2
 
 
-@dataclass
-class Rounds:
-    """A method running on `clients`, with full participation unless `cohort` says otherwise."""
+class Witness(Hooks):
+    """Keeps a round's updates as they arrived, and which hook fired for which client."""
 
-    method: Method
-    net: nn.Module
-    clients: Sequence[InMemoryClient]
-    work: LocalWork = field(default_factory=lambda: LocalWork(steps=1))
-    loss: nn.Module | None = None
-    l2: float = 0.0
-    weighting: str = "uniform"
-    schedule: Schedule = field(default_factory=Constant)
-
-    def __post_init__(self) -> None:
-        self.model = LocalModel(self.net, Objective(self.loss, self.l2))
-        self.method.num_clients, self.method.l2 = len(self.clients), self.l2
-        self.method.setup(self.net)
-        self.theta: Params = clone_params({k: p for k, p in self.net.named_parameters() if p.requires_grad})
-        self.server = self.method.init_server(clone_params(self.theta))
-        self.states: dict[int, dict] = {}
-        self.round = 0
+    def __init__(self) -> None:
         self.updates: list[ClientUpdate] = []
+        self.fired: list[tuple[str, int]] = []
 
-    def weight(self, data: InMemoryClient) -> float:
-        return float(data.num_samples) if self.weighting == "size" else 1.0
+    def on_round_start(self, round: Round) -> None:
+        self.updates = []
 
-    def client(self, data: InMemoryClient, broadcast: Broadcast) -> Client:
-        client = Client(data, broadcast, self.model, self.work, {})
-        client.start()
-        client.state = self.states.get(data.client) or self.method.init_client(client)
-        client.start()
-        return client
+    def on_client_start(self, round: Round, data: ClientData) -> None:
+        self.fired.append(("on_client_start", data.client))
+
+    def on_client_end(self, round: Round, update: ClientUpdate) -> None:
+        self.fired.append(("on_client_end", update.client))
+
+    def on_update_received(self, round: Round, update: ClientUpdate) -> None:
+        if not round.preparing:
+            self.updates.append(update)
+
+
+class Rounds:
+    """A `Federation` around a copy of `net`, with full participation unless `step` says otherwise."""
+
+    def __init__(
+        self,
+        method: Method,
+        net: nn.Module,
+        clients: Sequence[ClientData],
+        work: LocalWork | None = None,
+        loss: nn.Module | None = None,
+        l2: float = 0.0,
+        weighting: Weighting = "uniform",
+        schedule: Schedule | None = None,
+        executor: Sequential | None = None,
+        hooks: Sequence[Hooks] = (),
+        **options: Any,
+    ) -> None:
+        work = work or LocalWork(steps=1)
+        self.federation = of = Federation(
+            copy.deepcopy(net), method, work.epochs, work.steps, schedule, weighting, loss=loss, l2=l2, **options
+        )
+        self.witness, self.said, self.round = Witness(), [], 0
+        of.use([*hooks, self.witness])
+        of.say, of.rounds = self.said.append, 100
+        of.set_up(len(clients))
+        of.executor = executor or Sequential()
+        self.method, self.clients, self.net, self.optimizer = method, clients, of.net, of.make_optimizer()
+
+    @property
+    def theta(self) -> Params:
+        """The global parameters, as copies."""
+        return clone_params(self.federation.theta)
+
+    @theta.setter
+    def theta(self, theta: Params) -> None:
+        with torch.no_grad():
+            for name, p in self.federation.theta.items():
+                p.copy_(theta[name])
+
+    @property
+    def server(self) -> ServerState:
+        """What the method keeps at the server."""
+        return self.federation.server_state
+
+    @server.setter
+    def server(self, state: ServerState) -> None:
+        self.federation.server_state = state
+
+    @property
+    def store(self) -> ClientStore:
+        return self.federation.store
+
+    @property
+    def states(self) -> dict[int, ClientState]:
+        """The clients' states."""
+        return self.store.state_dict()
+
+    @property
+    def model(self) -> LocalModel:
+        """The scratch network."""
+        return self.federation.scratch
+
+    @property
+    def updates(self) -> list[ClientUpdate]:
+        """What the clients of the last round sent, in their order."""
+        return self.witness.updates
+
+    def local(self) -> LocalRound:
+        """Return the clients' side of the round that would come next."""
+        return Round(self.federation, Cohort(self.round, [*self.clients])).local()
+
+    def client(self, data: ClientData, broadcast: Broadcast | None = None) -> Client:
+        """Return a client of the next round, its scratch network at theta."""
+        local = self.local()
+        return (local if broadcast is None else replace(local, broadcast=broadcast)).client(data)
 
     def step(self, cohort: Sequence[int] | None = None) -> Params:
         """Run one round; return the new theta."""
         chosen = self.clients if cohort is None else [self.clients[k] for k in cohort]
-        buffers = clone_params(dict(self.net.named_buffers()))
-        extra = self.method.broadcast_extra(self.server)
-        factor = self.schedule.factor(self.round, 100)
-        broadcast = Broadcast(self.round, clone_params(self.theta), buffers, factor, extra)
-        if self.method.needs_preparation:
-            mean = RunningMean(broadcast.params)
-            for data in chosen:
-                mean.add(self.method.prepare(self.client(data, broadcast)), self.weight(data))
-            broadcast.extra["prepared"] = mean.finish()
-        aggregator = self.method.aggregator(broadcast, self.server)
-        self.updates = []
-        for data in chosen:
-            with seeded(0, "client", self.round, data.client):  # as the frame does
-                client = self.client(data, broadcast)
-                update = self.method.client_update(client)
-            self.states[data.client] = client.state
-            self.updates.append(update)
-            aggregator.add(update, self.weight(data))
-        self.theta = aggregator.finish()
+        self.federation.run(Cohort(self.round, [*chosen]), self.optimizer)
         self.round += 1
         return self.theta
 

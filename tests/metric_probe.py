@@ -12,11 +12,11 @@ class Probe(FederatedCallback):
 
     rounds: list[dict] = []
 
-    def on_round_start(self, trainer, module, cohort):
-        parameters = [*module.broadcast.params.values()]
-        self.now = {"clients": [], "theta_bytes": sum(4 * p.numel() for p in parameters), "cohort": len(cohort)}
+    def on_round_start(self, round):
+        parameters = [*round.broadcast.params.values()]
+        self.now = {"clients": [], "theta_bytes": sum(4 * p.numel() for p in parameters), "cohort": len(round.cohort)}
 
-    def on_client_end(self, trainer, module, update):
+    def on_client_end(self, round, update):
         sent = sum(4 * p.numel() for p in update.params.values())
         self.now["clients"].append((update.num_samples, update.metrics["loss"], sent))
 

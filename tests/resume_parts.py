@@ -39,8 +39,8 @@ class Break(FederatedCallback):
     def __init__(self, at: int = 4, how: str = "raise") -> None:
         self.at, self.how = at, how
 
-    def on_client_end(self, trainer, module, update) -> None:
-        if module.round + 1 != self.at:
+    def on_client_end(self, round, update) -> None:
+        if round.number + 1 != self.at:
             return
         if self.how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -55,8 +55,8 @@ class Signal(FederatedCallback):
     def __init__(self, times: int = 1, every_s: float = 0.05) -> None:
         self.times, self.every_s = times, every_s
 
-    def on_round_start(self, trainer, module, cohort) -> None:
-        for _ in range(self.times if module.round == 0 else 0):
+    def on_round_start(self, round) -> None:
+        for _ in range(self.times if round.number == 0 else 0):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(self.every_s)
 

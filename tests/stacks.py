@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
-from fedpm_lightning.client.executor import Sequential
-from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.client.local_round import LocalRound
-from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.data import IID, Augment, Normalise
 from fedpm_lightning.data.batches import BatchSettings, Pool, ResidentClient
-from fedpm_lightning.types import Broadcast, ClientUpdate, LocalWork, clone_params
+from fedpm_lightning.schedules import Schedule
+from fedpm_lightning.types import ClientUpdate, LocalWork
+from harness import Rounds
 
 RAGGED = (30, 1, 7, 8, 15, 22, 2, 14, 29)
 
@@ -37,49 +32,30 @@ def clients_of(sizes=RAGGED, shape=(6,), batch_size=7, classes=3, partition=None
     return [ResidentClient(k, rows, pool) for k, rows in enumerate(torch.arange(n).split(sizes))]
 
 
-@dataclass
-class Side:
-    """The clients' side of an experiment that goes on over rounds."""
+class Lower(Schedule):
+    """A factor that is not 1."""
 
-    method: object
-    net: nn.Module
-    executor: Sequential
-    clients: list[ResidentClient]
-    work: LocalWork = field(default_factory=lambda: LocalWork(epochs=2))
-    on_bad_client: str = "error"
-    l2: float = 0.0
-    loss: nn.Module | None = None
+    def factor(self, round, rounds):
+        return 0.9
 
-    def __post_init__(self):
-        net = copy.deepcopy(self.net).double()
-        self.model = LocalModel(net, Objective(self.loss, self.l2))
-        self.method.num_clients, self.method.l2 = len(self.clients), self.l2
-        self.method.setup(net)
-        self.theta = clone_params({k: p for k, p in net.named_parameters() if p.requires_grad})
-        self.server, self.store, self.round = self.method.init_server(self.theta), ClientStore(), 0
-        self.said: list[str] = []
-        self.hooks: list[tuple[str, int]] = []
 
-    def emit(self, hook, argument):
-        self.hooks.append((hook, argument.client))
+class Side(Rounds):
+    """Rounds in float64 under one executor, two local epochs unless `work` says otherwise."""
 
-    def local(self):
-        extra = self.method.broadcast_extra(self.server)
-        sent = Broadcast(self.round, clone_params(self.theta), clone_params(self.model.buffers), 0.9, extra)
-        shared = (self.method, self.model, self.work, self.store, "mix", self.on_bad_client, 0)
-        return LocalRound(sent, *shared, self.emit, self.said.append)
+    def __init__(self, method, net, executor, clients, work=None, **options):
+        work = work or LocalWork(epochs=2)
+        super().__init__(
+            method, copy.deepcopy(net).double(), clients, work, schedule=Lower(), executor=executor, **options
+        )
+
+    @property
+    def hooks(self):
+        return self.witness.fired
 
     def step(self) -> dict[int, ClientUpdate]:
         """Run a round; return the updates by client."""
-        local, updates = self.local(), {}
-        aggregator = self.method.aggregator(local.broadcast, self.server)
-        for update, state in self.executor.train(local, self.clients):
-            self.store.put(update.client, state)
-            aggregator.add(update, 1.0)
-            updates[update.client] = update
-        self.store.commit(self.round)
-        self.theta, self.round = aggregator.finish(), self.round + 1
-        return updates
+        super().step()
+        return {update.client: update for update in self.updates}
 
 
 def close(a, b, tolerance=1e-11):

@@ -144,9 +144,9 @@ def test_the_frame_aggregates_once_a_round(quickstart, monkeypatch):
     counts: list[int] = []
     original = Aggregation.aggregate
 
-    def counted(self, module):
-        counts.append(module.round)
-        return original(self, module)
+    def counted(self, round):
+        counts.append(round.number)
+        return original(self, round)
 
     monkeypatch.setattr(Aggregation, "aggregate", counted)
     assert quickstart("--rounds", "2", "--model.local_epochs", "1").code == 0

@@ -19,7 +19,7 @@ from fedpm_lightning.curvature.damping import CurvatureError, NonFiniteCurvature
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import AggregationError, BadClientError, DivergedClientError, DivergedError
 from fedpm_lightning.methods import FedAvg
-from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Federation
 from fedpm_lightning.types import ClientUpdate
 
 ONE_EPOCH = ("--model.local_epochs", "1")
@@ -36,9 +36,9 @@ class AwayIn(FederatedCallback):
     def __init__(self, rounds: list[int]):
         self.rounds = rounds
 
-    def on_round_start(self, trainer, module, cohort):
-        if cohort.round in self.rounds:
-            cohort.clients = []
+    def on_round_start(self, round):
+        if round.number in self.rounds:
+            round.cohort.clients = []
 
 
 class Poison(FederatedCallback):
@@ -47,7 +47,7 @@ class Poison(FederatedCallback):
     def __init__(self, part: str):
         self.part = part
 
-    def on_client_end(self, trainer, module, update):
+    def on_client_end(self, round, update):
         if update.client == 3:
             for name in getattr(update, self.part):
                 spoil(getattr(update, self.part), name)
@@ -65,22 +65,22 @@ def spoil(parts, name):
 class PoisonedTarget(FederatedCallback):
     """The aggregate of the second round is NaN."""
 
-    def on_after_aggregate(self, trainer, module, target):
-        if module.round == 1:
+    def on_after_aggregate(self, round, target):
+        if round.number == 1:
             next(iter(target.values())).fill_(math.nan)
 
 
 class LostUpdate(FederatedCallback):
     """Client 0's update is lost on the way; its state must stay as it was."""
 
-    def on_client_end(self, trainer, module, update):
+    def on_client_end(self, round, update):
         update.dropped = update.client == 0
 
-    def on_round_end(self, trainer, module, cohort):
-        assert sorted(module.clients) == list(range(1, 10))
-        c = module.server_state["c"]
+    def on_round_end(self, round):
+        assert sorted(round.federation.store) == list(range(1, 10))
+        c = round.federation.server_state["c"]
         for name, value in c.items():
-            mean = sum(module.clients.state_dict()[k]["c"][name] for k in range(1, 10)) / 10
+            mean = sum(round.federation.store.state_dict()[k]["c"][name] for k in range(1, 10)) / 10
             assert torch.allclose(value, mean, atol=1e-6)
 
 
@@ -141,7 +141,7 @@ def test_clients_without_samples_take_no_part_and_a_cohort_of_them_is_an_error(q
     ("weight", "words"), [(math.nan, "round 1, client 0: the mixing weight is nan"), (0.0, "all mixing weights are 0")]
 )
 def test_weights_without_meaning_are_named(quickstart, capsys, monkeypatch, weight, words):
-    monkeypatch.setattr(FederatedModule, "weight", lambda self, update: weight)
+    monkeypatch.setattr(Federation, "weight", lambda self, update: weight)
     assert quickstart(*ONE_EPOCH, "--rounds", "1").code == 1
     assert words in capsys.readouterr().err
 
@@ -230,7 +230,7 @@ def test_sums_of_no_use_are_told_apart(cause, kind):
         raise cause
 
     with pytest.raises(kind, match="round 5, at the server: x") as caught:
-        Aggregation().finish(SimpleNamespace(round=4), SimpleNamespace(finish=finish))
+        Aggregation().finish(SimpleNamespace(number=4), SimpleNamespace(finish=finish))
     assert caught.value.__cause__ is cause
 
 

@@ -22,30 +22,35 @@ class Spy(FederatedCallback):
 
     seen: list[str] = []
 
-    def on_round_start(self, trainer, module, cohort):
-        assert trainer.current_epoch == trainer.global_step == cohort.round
+    def on_train_start(self, trainer, pl_module):
+        self.trainer = trainer
+
+    def on_round_start(self, round):
+        assert self.trainer.current_epoch == self.trainer.global_step == round.number == round.cohort.round
         self.seen.append("round_start")
 
-    def on_client_start(self, trainer, module, data):
+    def on_client_start(self, round, data):
         self.seen.append("client_start")
 
-    def on_client_end(self, trainer, module, update):
+    def on_client_end(self, round, update):
         self.seen.append("client_end")
 
-    def on_update_received(self, trainer, module, update):
+    def on_update_received(self, round, update):
         self.seen.append("received")
 
-    def on_before_aggregate(self, trainer, module, cohort):
+    def on_before_aggregate(self, round):
         self.seen.append("before")
 
-    def on_after_aggregate(self, trainer, module, target):
-        self.before = {k: v.clone() for k, v in module.theta.items()}
+    def on_after_aggregate(self, round, target):
+        self.before = {k: v.clone() for k, v in round.federation.theta.items()}
         self.target = {k: v.clone() for k, v in target.items()}
         self.seen.append("after")
 
-    def on_round_end(self, trainer, module, cohort):
-        assert all(torch.equal(v, self.target[k]) for k, v in module.theta.items()), "Assign is not bit for bit"
-        assert trainer.global_step == cohort.round + 1
+    def on_round_end(self, round):
+        assert all(torch.equal(v, self.target[k]) for k, v in round.federation.theta.items()), (
+            "Assign is not bit for bit"
+        )
+        assert self.trainer.global_step == round.number + 1
         self.seen.append("round_end")
 
 
@@ -62,7 +67,7 @@ class CountingAggregation(Aggregation):
 class DropClientZero(FederatedCallback):
     """A simulated dropout."""
 
-    def on_client_end(self, trainer, module, update):
+    def on_client_end(self, round, update):
         update.dropped = update.client == 0
 
 

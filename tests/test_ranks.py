@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpm_lightning.ranks import all_states, mine, world
+from fedpm_lightning.ranks import all_states, own_clients, world
 from resume_parts import ended, forked, until
 
 REPO = Path(__file__).resolve().parents[1]
@@ -140,7 +140,7 @@ def test_diagnostics_of_two_ranks_are_those_of_one(fedpm, method):
 
 def test_one_process_is_the_identity():
     assert world() == (0, 1)
-    assert mine([], at_home=True) == []
+    assert own_clients([], fixed=True) == []
     states = {3: {"c": torch.ones(2)}}
     assert all_states(states) is states
 
@@ -150,16 +150,16 @@ class Data:
         self.client, self.num_samples = client, num_samples
 
 
-@pytest.mark.parametrize("at_home", [True, False])
+@pytest.mark.parametrize("fixed", [True, False])
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_ranks_share_a_cohort_without_overlap(monkeypatch, at_home, ranks):
+def test_ranks_share_a_cohort_without_overlap(monkeypatch, fixed, ranks):
     cohort = [Data(k, n) for k, n in enumerate([50, 3, 7, 40, 11, 90, 2, 30])]
     parts = []
     for rank in range(ranks):
         monkeypatch.setattr("fedpm_lightning.ranks.world", lambda rank=rank: (rank, ranks))
-        parts.append(mine(cohort, at_home))
+        parts.append(own_clients(cohort, fixed))
     assert sorted(d.client for part in parts for d in part) == list(range(8))
-    if at_home:
+    if fixed:
         assert all(d.client % ranks == rank for rank, part in enumerate(parts) for d in part)
     else:
         loads = [sum(d.num_samples for d in part) for part in parts]

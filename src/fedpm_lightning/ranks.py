@@ -28,18 +28,18 @@ def world() -> tuple[int, int]:
     return 0, 1
 
 
-def mine(clients: Sequence[Data], at_home: bool) -> list[Data]:
+def own_clients(clients: Sequence[Data], fixed: bool) -> list[Data]:
     """Return the clients that this rank trains.
 
     Args:
         clients: The cohort, the same on every rank.
-        at_home: Keep each client on one rank for the whole experiment, because its state lives there. Otherwise deal
+        fixed: Keep each client on one rank for the whole experiment, because its state lives there. Otherwise deal
             them out by size, longest first, each to the rank with the least work so far.
     """
     rank, ranks = world()
     if ranks == 1:
         return list(clients)
-    if at_home:
+    if fixed:
         return [data for data in clients if data.client % ranks == rank]
     work = [0] * ranks
     chosen: list[Data] = []
@@ -85,7 +85,7 @@ def all_max(values: Sequence[float], device: torch.device) -> list[float]:
 
 
 def all_states(states: dict[int, Part]) -> dict[int, Part]:
-    """Return what all ranks keep by client (states, versions); every client is at home on one."""
+    """Return what all ranks keep by client (states, versions); every client lives on one."""
     _, ranks = world()
     if ranks == 1:
         return states

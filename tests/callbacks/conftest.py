@@ -58,14 +58,15 @@ class TinyModule(LightningModule):
     def emit(self, hook: str, *args: Any):
         for callback in self.trainer.callbacks:
             if hasattr(callback, hook):
-                getattr(callback, hook)(self.trainer, self, *args)
+                getattr(callback, hook)(*args)
 
     def training_step(self, batch, batch_idx):
         r = self.current_epoch
-        self.emit("on_round_start", Cohort(r, [None, None]))
+        round = SimpleNamespace(cohort=Cohort(r, [None, None]))
+        self.emit("on_round_start", round)
         self.row["train/loss"] = 1.0 / (r + 1)
         for client in (0, 1):
-            self.emit("on_client_end", ClientUpdate(client, 1, 1, {}))
+            self.emit("on_client_end", round, ClientUpdate(client, 1, 1, {}))
         self.emit("on_before_aggregate", Cohort(r, [None, None]))
         if self.fail and self.fail[0] == r + 1:
             raise self.fail[1]

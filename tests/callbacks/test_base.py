@@ -1,34 +1,18 @@
-"""Who hears a hook: whoever does something there, whatever class it is of."""
+"""Callbacks of rounds need the module that runs them."""
 
 from __future__ import annotations
 
-from lightning.pytorch.callbacks import Callback
+import pytest
+from lightning.pytorch import LightningModule
+from torch import nn
 
-from fedpm_lightning.callbacks.base import FederatedCallback, listeners
-
-
-class Hears(FederatedCallback):
-    def on_client_end(self, trainer, module, update):
-        pass
-
-
-class Inherits(Hears):
-    pass
+from fedpm_lightning.callbacks.base import federation_of
+from fedpm_lightning.methods import FedAvg
+from fedpm_lightning.module import FederatedModule
 
 
-class Foreign(Callback):
-    def on_client_end(self, trainer, module, update):
-        pass
-
-
-def test_only_who_does_something_is_called():
-    hears, inherits, foreign, given = Hears(), Inherits(), Foreign(), FederatedCallback()
-    given.on_client_end = print
-    callbacks = [FederatedCallback(), Callback(), hears, inherits, foreign, given]
-    assert listeners(callbacks, "on_client_end") == [
-        hears.on_client_end,
-        inherits.on_client_end,
-        foreign.on_client_end,
-        print,
-    ]
-    assert listeners(callbacks, "on_round_start") == []
+def test_a_callback_finds_the_federation_or_says_what_it_needs():
+    module = FederatedModule(nn.Linear(2, 2), FedAvg())
+    assert federation_of(module) is module.federation
+    with pytest.raises(TypeError, match=r"LightningModule runs no federation: .* need a FederatedModule"):
+        federation_of(LightningModule())

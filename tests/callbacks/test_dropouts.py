@@ -28,7 +28,7 @@ def clients():
 
 def after(callback, clients, round=0, seed=0):
     cohort = Cohort(round, list(clients))
-    callback.on_round_start(None, SimpleNamespace(seed=seed), cohort)
+    callback.on_round_start(SimpleNamespace(cohort=cohort, federation=SimpleNamespace(seed=seed)))
     return cohort
 
 

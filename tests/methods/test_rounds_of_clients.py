@@ -21,8 +21,8 @@ class LearningRates(FederatedCallback):
 
     seen: list[float] = []
 
-    def on_round_start(self, trainer, module, cohort):
-        self.seen.append(module.broadcast.lr_factor)
+    def on_round_start(self, round):
+        self.seen.append(round.broadcast.lr_factor)
 
 
 @pytest.mark.parametrize("method", [FedAvg(lr=0.1), FedProx(lr=0.1, mu=0.0), SCAFFOLD(lr=0.1), PSGD(lr=0.1)])

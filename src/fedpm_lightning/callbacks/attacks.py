@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.changed_data import ChangedData
 from fedpm_lightning.checks import positive, share
 from fedpm_lightning.rng import numpy_generator
-from fedpm_lightning.types import Batch, ClientData, ClientUpdate, Cohort
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import Batch, ClientData, ClientUpdate
 
 
 class Attack(FederatedCallback):
@@ -37,6 +35,7 @@ class Attack(FederatedCallback):
         self.clients = None if clients is None else frozenset(clients)
         self.fraction = None if fraction is None else share("fraction", fraction)
         self.hostile: frozenset[int] = frozenset()
+        self.num_classes = 0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Choose the hostile clients and name them.
@@ -44,9 +43,10 @@ class Attack(FederatedCallback):
         Raises:
             ValueError: If an id is no client's.
         """
-        module, data = cast("FederatedModule", pl_module), cast(Any, trainer).datamodule
-        self.hostile = hostile_clients(self.clients, self.fraction or 0.0, module.seed, data.num_clients)
-        module.say(f"{type(self).__name__}: hostile clients {sorted(self.hostile)} of {data.num_clients}")
+        federation, data = federation_of(pl_module), cast(Any, trainer).datamodule
+        self.hostile = hostile_clients(self.clients, self.fraction or 0.0, federation.seed, data.num_clients)
+        self.num_classes = int(data.num_classes)
+        federation.say(f"{type(self).__name__}: hostile clients {sorted(self.hostile)} of {data.num_clients}")
 
 
 class SignFlip(Attack):
@@ -65,12 +65,11 @@ class SignFlip(Attack):
         super().__init__(clients, fraction)
         self.scale = positive("scale", scale)
 
-    def on_client_end(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+    def on_client_end(self, round: Round, update: ClientUpdate) -> None:
         """Turn a hostile client's update around."""
         if update.client not in self.hostile:
             return
-        federated = cast("FederatedModule", module)
-        theta, directions = federated.broadcast.params, federated.method.uploads == "direction"
+        theta, directions = round.broadcast.params, round.method.uploads == "direction"
         for name, value in update.params.items():
             start = torch.zeros_like(value) if directions else theta[name]
             update.params[name] = start - self.scale * (value - start)
@@ -87,9 +86,9 @@ class LabelFlip(Attack):
         ValueError: If a value is outside its range.
     """
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Put wrong labels in front of the hostile clients."""
-        classes = cast(Any, trainer).datamodule.num_classes
+        cohort, classes = round.cohort, self.num_classes
         cohort.clients = [FlippedData(c, classes) if c.client in self.hostile else c for c in cohort.clients]
 
 

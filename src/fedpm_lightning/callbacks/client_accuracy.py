@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -13,12 +13,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.types import Batch
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
 
 TABLE = "clients_acc.csv"
 """Name of the table in the run's folder."""
@@ -57,7 +54,7 @@ class ClientAccuracy(FederatedCallback):
         if self.split not in names:
             there = f"only {' and '.join(names)}" if names else "none"
             line = f"ClientAccuracy: no {self.split} split is evaluated here ({there}); clients_acc/* stay empty"
-            cast("FederatedModule", pl_module).say(line)
+            federation_of(pl_module).say(line)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start at zero."""
@@ -78,18 +75,14 @@ class ClientAccuracy(FederatedCallback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the figures. Every rank evaluates the whole split, so each has them all."""
-        module, data = cast("FederatedModule", pl_module), cast(Any, trainer).datamodule
+        data = cast(Any, trainer).datamodule
         histogram = torch.tensor(data.partition_report.histogram, dtype=torch.float64)
         accuracies = client_accuracies(self._counts.cpu(), histogram)
         known = accuracies[~accuracies.isnan()]
         if len(known) == 0:
             return
-        figures = {f"clients_acc/{name}": value for name, value in summary(known).items()}
-        for name, value in figures.items():
-            module.record(name, value)
-            if trainer.state.fn != "fit":
-                module.say(f"{name} {value:.4f}")
-        module.publish(figures)
+        for name, value in summary(known).items():
+            federation_of(pl_module).record(f"clients_acc/{name}", value)
         if trainer.state.fn == "fit" and not trainer.sanity_checking and trainer.is_global_zero:
             self.show(trainer, accuracies, histogram.sum(1))
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.ranks import all_sum
-from fedpm_lightning.types import ClientData, ClientUpdate, Cohort
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import ClientData, ClientUpdate
 
 
 class Communication(FederatedCallback):
@@ -25,27 +22,26 @@ class Communication(FederatedCallback):
         self.down_bytes = 0
         self._round = [0, 0]  # bytes up and down
 
-    def on_client_start(self, trainer: Trainer, module: LightningModule, data: ClientData) -> None:
+    def on_client_start(self, round: Round, data: ClientData) -> None:
         """Count one broadcast."""
-        self._round[1] += cast("FederatedModule", module).broadcast.wire_bytes
+        self._round[1] += round.broadcast.wire_bytes
 
-    def on_update_received(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+    def on_update_received(self, round: Round, update: ClientUpdate) -> None:
         """Count one upload."""
         self._round[0] += update.wire_bytes
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Start this round's counts."""
         self._round = [0, 0]  # bytes up and down
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Add this round's counts over all ranks and record the running totals."""
         total = torch.tensor(self._round, dtype=torch.float64)
-        all_sum([total], module.device)
+        all_sum([total], round.device)
         self.up_bytes += int(total[0])
         self.down_bytes += int(total[1])
-        record = cast("FederatedModule", module).record
-        record("comm/up_bytes", float(self.up_bytes))
-        record("comm/down_bytes", float(self.down_bytes))
+        round.record("comm/up_bytes", float(self.up_bytes))
+        round.record("comm/down_bytes", float(self.down_bytes))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the totals, so that they survive a resume."""

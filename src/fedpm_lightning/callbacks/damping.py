@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.diagnostic import Diagnostic
 from fedpm_lightning.curvature.damping import DampingWatch
 from fedpm_lightning.ranks import all_max, all_sum
-from fedpm_lightning.types import Cohort
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
 
 
 class Damping(Diagnostic):
@@ -36,29 +31,28 @@ class Damping(Diagnostic):
         super().__init__(every)
         self._watch = DampingWatch()
 
-    def begin(self, module: FederatedModule) -> None:
+    def begin(self, round: Round) -> None:
         """Watch the clients."""
         self._watch = DampingWatch().start()
 
-    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_before_aggregate(self, round: Round) -> None:
         """Record the clients of all ranks, and watch the server, which is the same on every rank."""
         if not self.due:
             return
-        federated = cast("FederatedModule", module)
         factorised, raised, greatest = self._watch.read()
         counts = torch.tensor([factorised, raised], dtype=torch.float64)
-        all_sum([counts], federated.device)
-        (greatest,) = all_max([greatest], federated.device)
-        federated.record("damping/factorised", float(counts[0]))
-        federated.record("damping/raised", float(counts[1]))
+        all_sum([counts], round.device)
+        (greatest,) = all_max([greatest], round.device)
+        round.record("damping/factorised", float(counts[0]))
+        round.record("damping/raised", float(counts[1]))
         if counts[0] > 0:
-            federated.record("damping/delta_max", greatest)
+            round.record("damping/delta_max", greatest)
         self._watch = DampingWatch().start()
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Record the server."""
         if self.due:
-            cast("FederatedModule", module).record("damping/raised_server", float(self._watch.read()[1]))
+            round.record("damping/raised_server", float(self._watch.read()[1]))
             self._watch.stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:

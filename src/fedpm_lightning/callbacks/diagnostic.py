@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
-
-from lightning.pytorch import LightningModule, Trainer
-
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.checks import at_least
-from fedpm_lightning.types import ClientUpdate, Cohort
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import ClientUpdate
 
 
 class Diagnostic(FederatedCallback):
@@ -29,33 +23,25 @@ class Diagnostic(FederatedCallback):
         self.due = False
         self._told = False
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Decide whether this round is looked at, and start empty sums."""
-        federated = cast("FederatedModule", module)
-        self.due = (federated.round + 1) % self.every == 0
+        self.due = (round.number + 1) % self.every == 0
         if self.due:
-            self.begin(federated)
+            self.begin(round)
 
-    def on_update_received(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+    def on_update_received(self, round: Round, update: ClientUpdate) -> None:
         """Take in an update as it arrived: after attacks and compression, and only of clients that return."""
-        federated = cast("FederatedModule", module)
-        if self.due and not is_preparing(federated):
-            self.add(federated, update)
+        if self.due and not round.preparing:
+            self.add(round, update)
 
-    def begin(self, module: FederatedModule) -> None:
+    def begin(self, round: Round) -> None:
         """Start empty sums."""
 
-    def add(self, module: FederatedModule, update: ClientUpdate) -> None:
+    def add(self, round: Round, update: ClientUpdate) -> None:
         """Take in one update."""
 
-    def tell(self, module: FederatedModule, line: str) -> None:
+    def tell(self, round: Round, line: str) -> None:
         """Print a line once in a run."""
         if not self._told:
-            module.say(f"{type(self).__name__}: {line}")
+            round.say(f"{type(self).__name__}: {line}")
         self._told = True
-
-
-def is_preparing(module: FederatedModule) -> bool:
-    """Tell whether the clients are still in the first pass, whose messages are no updates."""
-    prepared: Any = module.broadcast.extra.get("prepared")
-    return module.method.needs_preparation and prepared is None

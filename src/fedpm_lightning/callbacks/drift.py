@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.diagnostic import Diagnostic
 from fedpm_lightning.ranks import all_max, all_sum
-from fedpm_lightning.types import ClientUpdate, Cohort, Params
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import ClientUpdate, Params
 
 
 class ClientDrift(Diagnostic):
@@ -41,19 +36,19 @@ class ClientDrift(Diagnostic):
         self._sums = torch.zeros(3, dtype=torch.float64)
         self._greatest = torch.zeros((), dtype=torch.float64)
 
-    def begin(self, module: FederatedModule) -> None:
+    def begin(self, round: Round) -> None:
         """Start empty sums."""
-        theta = module.broadcast.params
+        theta = round.broadcast.params
         self._units = {name: torch.zeros_like(p, dtype=torch.float64) for name, p in theta.items()}
-        self._sums = torch.zeros(3, dtype=torch.float64, device=module.device)
-        self._greatest = torch.zeros((), dtype=torch.float64, device=module.device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=round.device)
+        self._greatest = torch.zeros((), dtype=torch.float64, device=round.device)
 
-    def add(self, module: FederatedModule, update: ClientUpdate) -> None:
+    def add(self, round: Round, update: ClientUpdate) -> None:
         """Add one client's norm and unit vector; nothing waits for the device."""
         if not self._units.keys() <= update.params.keys():
-            self.tell(module, f"{type(module.method).__name__} uploads no parameters in the clear; drift/* stay empty")
+            self.tell(round, f"{type(round.method).__name__} uploads no parameters in the clear; drift/* stay empty")
             return
-        u = self.moves(module, update)
+        u = self.moves(round, update)
         norm = torch.stack([torch.linalg.vector_norm(part) for part in u.values()]).norm()
         moved = norm > 0
         scale = torch.where(moved, 1 / norm, torch.zeros_like(norm))
@@ -62,29 +57,29 @@ class ClientDrift(Diagnostic):
         self._sums += torch.stack([torch.ones_like(norm), moved.double(), norm])
         self._greatest = torch.maximum(self._greatest, norm)
 
-    def moves(self, module: FederatedModule, update: ClientUpdate) -> Params:
+    def moves(self, round: Round, update: ClientUpdate) -> Params:
         """Return u_i, float64."""
-        theta = module.broadcast.params
-        if module.method.uploads == "direction":
+        theta = round.broadcast.params
+        if round.method.uploads == "direction":
             return {name: update.params[name].to(total) for name, total in self._units.items()}
         return {name: update.params[name].to(total) - theta[name].double() for name, total in self._units.items()}
 
-    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_before_aggregate(self, round: Round) -> None:
         """Record the round; a round that ends as diverged keeps its figures too."""
         if self.due:
-            self.finish(cast("FederatedModule", module))
+            self.finish(round)
         self._units = {}
 
-    def finish(self, module: FederatedModule) -> None:
+    def finish(self, round: Round) -> None:
         """Sum over the ranks and record."""
-        all_sum([self._sums, *self._units.values()], module.device)
+        all_sum([self._sums, *self._units.values()], round.device)
         clients, moved, total = self._sums.tolist()
-        (greatest,) = all_max([float(self._greatest)], module.device)
+        (greatest,) = all_max([float(self._greatest)], round.device)
         if clients == 0:
             return
-        length = "direction" if module.method.uploads == "direction" else "norm"
-        module.record(f"drift/{length}_mean", total / clients)
-        module.record(f"drift/{length}_max", greatest)
+        length = "direction" if round.method.uploads == "direction" else "norm"
+        round.record(f"drift/{length}_mean", total / clients)
+        round.record(f"drift/{length}_max", greatest)
         if moved >= 2:
             squared = float(torch.stack([part.square().sum() for part in self._units.values()]).sum())
-            module.record("drift/cosine", (squared - moved) / (moved * (moved - 1)))
+            round.record("drift/cosine", (squared - moved) / (moved * (moved - 1)))

@@ -5,18 +5,12 @@ fedpm fit ... --trainer.callbacks+='{class_path: fedpm_lightning.callbacks.Dropo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
-from lightning.pytorch import LightningModule, Trainer
-
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.changed_data import ChangedData
 from fedpm_lightning.checks import share
 from fedpm_lightning.rng import numpy_generator
-from fedpm_lightning.types import ClientData, Cohort, LocalWork
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import ClientData, LocalWork
 
 
 class Dropouts(FederatedCallback):
@@ -36,9 +30,9 @@ class Dropouts(FederatedCallback):
     def __init__(self, rate: float) -> None:
         self.rate = share("rate", rate)
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Take the clients that are away out of the cohort."""
-        seed = cast("FederatedModule", module).seed
+        cohort, seed = round.cohort, round.federation.seed
         cohort.clients = [c for c in cohort.clients if not hit(self.rate, seed, "dropout", cohort.round, c.client)]
 
 
@@ -62,9 +56,9 @@ class Stragglers(FederatedCallback):
         self.rate = share("rate", rate)
         self.fraction_of_work = share("fraction_of_work", fraction_of_work)
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Give the slow clients less to do."""
-        seed = cast("FederatedModule", module).seed
+        cohort, seed = round.cohort, round.federation.seed
         cohort.clients = [
             SlowData(c, self.fraction_of_work) if hit(self.rate, seed, "straggler", cohort.round, c.client) else c
             for c in cohort.clients

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, doubled, hessian
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import DivergedError
-from fedpm_lightning.types import Batch, Cohort, Params
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.evaluation import check_network
+from fedpm_lightning.round import Federation, Round
+from fedpm_lightning.round.federation import Data
+from fedpm_lightning.types import Batch, Params
 
 
 class Optimum(FederatedCallback):
@@ -50,63 +50,63 @@ class Optimum(FederatedCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find theta* and record where theta_0 stands."""
-        module = cast("FederatedModule", pl_module)
-        module.check_network()
+        federation, data = federation_of(pl_module), cast(Any, trainer).datamodule
+        check_network(federation.net, data, trainer.precision_plugin.forward_context())
         with torch.enable_grad():
-            self._problem = CentralProblem(module)
+            self._problem = CentralProblem(federation, data)
             check_size(self._problem.layer, "the Optimum callback")
             self.optimum, self.minimum = newton(self._problem, self.tolerance, self.max_steps)
             if self.diverged_at is not None:
                 self._problem.move(torch.zeros_like(self.optimum))
                 self.limit = self.diverged_at * self._problem.value()
-        module.say(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
-        self.record(module)
+        federation.say(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
+        self.record(federation)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Free the copies of model and data."""
         self._problem = None
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Record the round."""
-        gap = self.record(cast("FederatedModule", module))
+        gap = self.record(round.federation)
         if gap > self.limit:
             raise DivergedError(
-                f"round {cohort.round + 1}: opt/gap {gap:.3g} is beyond {self.limit:.3g}, {self.diverged_at:g} times "
+                f"round {round.number + 1}: opt/gap {gap:.3g} is beyond {self.limit:.3g}, {self.diverged_at:g} times "
                 "the objective at zero; the last checkpoint stays. Start nearer, lower the learning rate or raise the "
                 "damping"
             )
 
-    def record(self, module: FederatedModule) -> float:
+    def record(self, federation: Federation) -> float:
         """Put the three figures of the global model into the round's row; return the gap."""
         problem = self._problem
         if problem is None:
             raise RuntimeError("Optimum.record outside of fit: there is no theta* to compare with")
         with torch.enable_grad(), torch.autocast(problem.model.device.type, enabled=False):
-            problem.move(problem.layer.vector(module.theta).detach())
+            problem.move(problem.layer.vector(federation.theta).detach())
             value, gradient = problem.value_and_gradient()
-        module.record("opt/gap", value - self.minimum)
-        module.record("opt/distance", float((problem.theta() - self.optimum).norm()))
-        module.record("opt/grad_norm", float(gradient.norm()))
+        federation.record("opt/gap", value - self.minimum)
+        federation.record("opt/distance", float((problem.theta() - self.optimum).norm()))
+        federation.record("opt/grad_norm", float(gradient.norm()))
         return value - self.minimum
 
 
 class CentralProblem:
-    """f = sum w_i f_i over all clients, at a float64 copy of the module's theta.
+    """f = sum w_i f_i over all clients, at a float64 copy of theta.
 
     Args:
-        module: The federated module, with its trainer's data.
+        federation: The experiment.
+        data: Its data.
 
     Attributes:
         batches: (sum of w_i, the local sets) of all clients whose samples weigh the same.
     """
 
-    def __init__(self, module: FederatedModule) -> None:
-        data: Any = cast(Any, module.trainer).datamodule
-        self.model = LocalModel(module.net, module.objective)
+    def __init__(self, federation: Federation, data: Data) -> None:
+        self.model = LocalModel(federation.net, federation.objective)
         self.model.net.double().eval()
         self.layer = FlatLayer.of(self.model.params)
         clients = [client for client in map(data.client, range(data.num_clients)) if client.num_samples]
-        weights = [float(c.num_samples) if module.weighting == "size" else 1.0 for c in clients]
+        weights = [float(c.num_samples) if federation.weighting == "size" else 1.0 for c in clients]
         self.batches = pooled(
             (weight / sum(weights), (doubled(x), y))
             for client, weight in zip(clients, weights, strict=True)

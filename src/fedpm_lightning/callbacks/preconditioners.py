@@ -6,20 +6,16 @@ Both look at the sums that the aggregation keeps anyway, so they hold no matrix 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from fedpm_lightning.callbacks.diagnostic import Diagnostic
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.ranks import all_sum
+from fedpm_lightning.round import Round
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, PreconditionedAggregator
 from fedpm_lightning.types import ClientUpdate, Params
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
 
 
 class PreconditionerDrift(Diagnostic):
@@ -45,36 +41,35 @@ class PreconditionerDrift(Diagnostic):
         self.layers = layers
         self._squares: Params = {}
 
-    def begin(self, module: FederatedModule) -> None:
+    def begin(self, round: Round) -> None:
         """Start empty sums."""
         self._squares = {}
 
-    def add(self, module: FederatedModule, update: ClientUpdate) -> None:
+    def add(self, round: Round, update: ClientUpdate) -> None:
         """Add w_i ||P_i||_F^2 of every layer."""
-        weight = module.weight(update)
+        weight = round.weight(update)
         P: dict[str, Preconditioner] = update.message.get(PRECONDITIONERS, {})
         for layer, P_i in P.items():
-            square = P_i.squared_norm().to(module.device) * weight
+            square = P_i.squared_norm().to(round.device) * weight
             self._squares[layer] = self._squares[layer] + square if layer in self._squares else square
 
-    def on_after_aggregate(self, trainer: Trainer, module: LightningModule, target: Params) -> None:
+    def on_after_aggregate(self, round: Round, target: Params) -> None:
         """Record the round."""
-        federated = cast("FederatedModule", module)
-        sums = mixed_sums(self, federated) if self.due else None
+        sums = mixed_sums(self, round) if self.due else None
         if sums is None:
             return
         # Another rank may have seen layers that this one has not: the sums say which there are, in one order.
-        zero = torch.zeros((), dtype=torch.float64, device=federated.device)
+        zero = torch.zeros((), dtype=torch.float64, device=round.device)
         squares = torch.stack([self._squares.get(layer, zero) for layer in sums])
-        all_sum([squares], federated.device)
+        all_sum([squares], round.device)
         spread, size = 0.0, 0.0
         for square, (layer, (S1, weight)) in zip(squares.tolist(), sums.items(), strict=True):
             mean = float(torch.linalg.vector_norm(S1) / weight) ** 2
             beyond = max(square / float(weight) - mean, 0.0)
             spread, size = spread + beyond, size + mean
             if self.layers:
-                federated.record(f"precond/drift/{layer}", ratio(beyond, mean))
-        federated.record("precond/drift", ratio(spread, size))
+                round.record(f"precond/drift/{layer}", ratio(beyond, mean))
+        round.record("precond/drift", ratio(spread, size))
 
 
 class ConditionNumber(Diagnostic):
@@ -98,24 +93,23 @@ class ConditionNumber(Diagnostic):
         super().__init__(every)
         self.layers = layers
 
-    def on_after_aggregate(self, trainer: Trainer, module: LightningModule, target: Params) -> None:
+    def on_after_aggregate(self, round: Round, target: Params) -> None:
         """Record the round."""
-        federated = cast("FederatedModule", module)
-        sums = mixed_sums(self, federated) if self.due else None
+        sums = mixed_sums(self, round) if self.due else None
         if sums is None:
             return
         condition = {layer: condition_number(S1) for layer, (S1, _) in sums.items()}
-        federated.record("precond/condition", max(condition.values()))
+        round.record("precond/condition", max(condition.values()))
         if self.layers:
             for layer, value in condition.items():
-                federated.record(f"precond/condition/{layer}", value)
+                round.record(f"precond/condition/{layer}", value)
 
 
-def mixed_sums(callback: Diagnostic, module: FederatedModule) -> dict[str, tuple[Tensor, Tensor]] | None:
+def mixed_sums(callback: Diagnostic, round: Round) -> dict[str, tuple[Tensor, Tensor]] | None:
     """Return layer -> (sum w_i P_i, sum w_i) over all ranks; None, with a line, where nothing like it is mixed."""
-    aggregator = module.aggregation.aggregator
+    aggregator = round.federation.aggregation.aggregator
     if not isinstance(aggregator, PreconditionedAggregator):
-        callback.tell(module, f"{type(module.method).__name__} mixes no preconditioners; its figures stay empty")
+        callback.tell(round, f"{type(round.method).__name__} mixes no preconditioners; its figures stay empty")
         return None
     return {layer: (S1, weight) for layer, S1, weight in aggregator.preconditioner_sums()} or None
 

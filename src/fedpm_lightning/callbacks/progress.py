@@ -19,7 +19,8 @@ from fedpm_lightning.callbacks.run_files import current_row, find_history, find_
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.recap import figures, human_seconds, recap_table
 from fedpm_lightning.report.standing import standing_lines
-from fedpm_lightning.types import ClientUpdate, Cohort
+from fedpm_lightning.round import Round
+from fedpm_lightning.types import ClientUpdate
 
 
 class RoundProgress(FederatedCallback, ProgressBar):
@@ -77,17 +78,17 @@ class RoundProgress(FederatedCallback, ProgressBar):
         if self._enabled and terminal:
             self._bars = RoundBars(done=trainer.current_epoch, total=trainer.max_epochs)
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Begin the bar over the cohort."""
         if self._bars is not None:
-            self._bars.begin("clients", len(cohort))
+            self._bars.begin("clients", len(round.cohort))
 
-    def on_client_end(self, trainer: Trainer, module: LightningModule, update: ClientUpdate) -> None:
+    def on_client_end(self, round: Round, update: ClientUpdate) -> None:
         """One more client is through."""
         if self._bars is not None:
             self._bars.advance()
 
-    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_before_aggregate(self, round: Round) -> None:
         """The server mixes; how long nobody knows."""
         if self._bars is not None:
             self._bars.begin("mixing")

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.ranks import all_items
+from fedpm_lightning.round import Round
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.robust import ClippingAggregator, HoldingAggregator, coordinate_median, krum, trimmed_mean
 from fedpm_lightning.types import Params, to_device, wire_bytes
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
 
 
 class RobustAggregation(Aggregation, ABC):
@@ -38,22 +37,22 @@ class RobustAggregation(Aggregation, ABC):
         Raises:
             ValueError: If the method or the buffer policy does not allow another rule.
         """
-        module = cast("FederatedModule", pl_module)
-        name, method = type(self).__name__, type(module.method).__name__
-        if module.method.mixes != "mean":
+        federation = federation_of(pl_module)
+        name, method = type(self).__name__, type(federation.method).__name__
+        if federation.method.mixes != "mean":
             raise ValueError(
-                f"{name} replaces a mean, and {method} mixes by sums of its own (mixes = {module.method.mixes!r}): use "
+                f"{name} replaces a mean, and {method} mixes by sums of its own (mixes = 'sums'): use "
                 "a method that mixes by a mean (FedAvg, FedProx, PSGD, LocalNewton, LTDA, FedSophia)"
             )
-        if module.buffer_policy == "mix" and any(b.is_floating_point() for b in module.net.buffers()):
+        if federation.buffer_policy == "mix" and any(b.is_floating_point() for b in federation.net.buffers()):
             raise ValueError(
                 f"{name} protects parameters only, and the network's running statistics are mixed by a plain mean: "
                 "set --model.buffer_policy local or freeze, or use GroupNorm"
             )
         if self.holds_all:
             cohort = cast(Any, trainer).datamodule.cohort_size
-            size = cohort * wire_bytes(module.theta) / 2**20
-            module.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
+            size = cohort * wire_bytes(federation.theta) / 2**20
+            federation.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
 
 
 class HoldingAggregation(RobustAggregation):
@@ -65,21 +64,21 @@ class HoldingAggregation(RobustAggregation):
     def rule(self, stack: Params) -> Params:
         """Turn the stacked updates [S, *] into one."""
 
-    def make_aggregator(self, module: FederatedModule) -> Aggregator:
+    def make_aggregator(self, round: Round) -> Aggregator:
         """Return the holder."""
-        return HoldingAggregator(super().make_aggregator(module), self.rule)
+        return HoldingAggregator(super().make_aggregator(round), self.rule)
 
-    def finish(self, module: FederatedModule, aggregator: Aggregator) -> Params:
+    def finish(self, round: Round, aggregator: Aggregator) -> Params:
         """Bring the updates of all ranks together and apply the rule."""
         holder, cpu = cast(HoldingAggregator, aggregator), torch.device("cpu")
         everyone = [replace(u, params=to_device(u.params, cpu)) for u in holder.held]
-        if module.reduce != "ordered":  # there every rank holds all of them already
+        if round.federation.reduce != "ordered":  # there every rank holds all of them already
             everyone = sorted(all_items(everyone), key=lambda update: update.client)
-        holder.held = [replace(u, params=to_device(u.params, module.device)) for u in everyone]
+        holder.held = [replace(u, params=to_device(u.params, round.device)) for u in everyone]
         try:
-            return super().finish(module, holder)
+            return super().finish(round, holder)
         except AggregationError as cause:
-            raise AggregationError(f"round {module.round + 1}: {cause}") from None
+            raise AggregationError(f"round {round.number + 1}: {cause}") from None
 
 
 class CoordinateMedian(HoldingAggregation):
@@ -146,9 +145,9 @@ class NormClipping(RobustAggregation):
         super().__init__()
         self.max_norm = positive("max_norm", max_norm)
 
-    def make_aggregator(self, module: FederatedModule) -> Aggregator:
+    def make_aggregator(self, round: Round) -> Aggregator:
         """Return the method's own mean behind the clipping."""
-        theta = module.broadcast.params
-        directions = module.method.uploads == "direction"
+        theta = round.broadcast.params
+        directions = round.method.uploads == "direction"
         start = {name: torch.zeros_like(p) for name, p in theta.items()} if directions else theta
-        return ClippingAggregator(super().make_aggregator(module), start, self.max_norm)
+        return ClippingAggregator(super().make_aggregator(round), start, self.max_norm)

@@ -6,12 +6,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
+from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.callbacks.graceful_stop import leaving
 from fedpm_lightning.callbacks.run_facts import device_name, partition_facts, versions
 from fedpm_lightning.callbacks.run_files import find_run_files
@@ -26,9 +27,7 @@ from fedpm_lightning.checkpoints.manifest import (
 )
 from fedpm_lightning.checkpoints.side_files import SideFileIO
 from fedpm_lightning.report.history import Monitor
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Federation
 
 
 class RunCheckpoints(Checkpoint):
@@ -91,7 +90,7 @@ class RunCheckpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what came after the resumed round (it never happened), and say what changed."""
         if trainer.global_step > 0:
-            self._tell(trainer, cast("FederatedModule", pl_module))
+            self._tell(trainer, federation_of(pl_module))
         if not self._active(trainer):
             return
         done, source = trainer.global_step, trainer.ckpt_path
@@ -151,11 +150,11 @@ class RunCheckpoints(Checkpoint):
         """Tell whether this process keeps the folder; a fast_dev_run must not touch a real run's."""
         return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
 
-    def _tell(self, trainer: Trainer, module: FederatedModule) -> None:
+    def _tell(self, trainer: Trainer, federation: Federation) -> None:
         changed = [Difference(k, self._before.get(k), v) for k, v in self._now.items() if self._before.get(k) != v]
         lines = [*self._told, *map(str, changed if self._before else [])]
         for line in lines:
-            module.say(f"resume with another {line} (last bits may differ from an undisturbed run's)")
+            federation.say(f"resume with another {line} (last bits may differ from an undisturbed run's)")
         files = find_run_files(trainer)
         if files is not None:
             files.resumes.append({"after_round": trainer.global_step, "changed": lines})

@@ -77,7 +77,7 @@ def partition_kind(facts: Mapping[str, Any]) -> str | None:
 
 def method_name(module: LightningModule, config: Mapping[str, Any]) -> str | None:
     """Name the method by its class."""
-    method = getattr(module, "method", None)
+    method = getattr(getattr(module, "federation", None), "method", None)
     return class_name(find_key(config, "method")) if method is None else type(method).__name__
 
 
@@ -103,7 +103,7 @@ def device_name(trainer: Trainer) -> str:
 
 def executor_name(module: LightningModule) -> str | None:
     """Say how the cohort trains (one client after another, or so many at once): it decides last bits."""
-    executor = getattr(module, "executor", None)
+    executor = getattr(getattr(module, "federation", None), "executor", None)
     return None if executor is None else str(executor)
 
 

@@ -92,7 +92,7 @@ class RunFiles(FederatedCallback):
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
-        rules = cast("list[str]", getattr(pl_module, "rules", []))
+        rules = cast("list[str]", getattr(getattr(pl_module, "federation", None), "rules", []))
         if rules:
             write_atomically(self.run_dir / "rules.txt", "\n".join(rules) + "\n")
         self.write_summary()

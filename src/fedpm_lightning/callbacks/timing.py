@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.round import Federation, Round
 from fedpm_lightning.stopwatch import Stopwatch
-from fedpm_lightning.types import Cohort
-
-if TYPE_CHECKING:
-    from fedpm_lightning.module import FederatedModule
 
 
 class Timing(FederatedCallback):
@@ -25,13 +22,13 @@ class Timing(FederatedCallback):
         self._round_start = 0.0
         self._eval_start = 0.0
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Start the round's clock."""
         self._round_start = time.perf_counter()
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Record the round."""
-        self._record(module, "time/round_s", time.perf_counter() - self._round_start)
+        self._record(round.federation, "time/round_s", time.perf_counter() - self._round_start)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the evaluation's clock."""
@@ -40,13 +37,12 @@ class Timing(FederatedCallback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the evaluation; the one before the first round is not part of any round."""
         if not trainer.sanity_checking:
-            self._record(pl_module, "time/eval_s", time.perf_counter() - self._eval_start)
+            self._record(federation_of(pl_module), "time/eval_s", time.perf_counter() - self._eval_start)
 
-    def _record(self, module: LightningModule, key: str, seconds: float) -> None:
+    def _record(self, federation: Federation, key: str, seconds: float) -> None:
         self.total_s += seconds
-        record = cast("FederatedModule", module).record
-        record(key, seconds)
-        record("time/total_s", self.total_s)
+        federation.record(key, seconds)
+        federation.record("time/total_s", self.total_s)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the total, so that it survives a resume."""
@@ -87,13 +83,13 @@ class TimeShares(Timing):
         """The key of Timing, so that the total survives when a resumed run exchanges one for the other."""
         return Timing.__qualname__
 
-    def on_round_start(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_start(self, round: Round) -> None:
         """Start the clocks."""
         self._watch.start()
         self._watch.now()
-        super().on_round_start(trainer, module, cohort)
+        super().on_round_start(round)
 
-    def on_before_aggregate(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_before_aggregate(self, round: Round) -> None:
         """The clients are done: their time is what is neither factors nor running sums."""
         self._aggregate_start = self._watch.now()
         self._watch.stop()  # the server's own solve is mixing
@@ -101,26 +97,26 @@ class TimeShares(Timing):
         local = self._aggregate_start - self._round_start - factors - sums
         self._parts = {"local": local, "factors": factors, "mixing": sums}
 
-    def on_round_end(self, trainer: Trainer, module: LightningModule, cohort: Cohort) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Record the round, as if no evaluation followed."""
         self._parts["mixing"] += self._watch.now() - self._aggregate_start
-        super().on_round_end(trainer, module, cohort)
+        super().on_round_end(round)
         for part, seconds in self._parts.items():
-            cast("FederatedModule", module).record(f"time/{part}_s", seconds)
-        self._record_shares(module, evaluation=0.0)
+            round.record(f"time/{part}_s", seconds)
+        self._record_shares(round.federation, evaluation=0.0)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the evaluation, and the shares with it."""
         super().on_validation_end(trainer, pl_module)
         if not trainer.sanity_checking:
-            self._record_shares(pl_module, time.perf_counter() - self._eval_start)
+            self._record_shares(federation_of(pl_module), time.perf_counter() - self._eval_start)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Stop the clocks when a round ends early."""
         self._watch.stop()
 
-    def _record_shares(self, module: LightningModule, evaluation: float) -> None:
+    def _record_shares(self, federation: Federation, evaluation: float) -> None:
         parts = {**self._parts, "eval": evaluation}
         total = sum(parts.values())
         for part, seconds in parts.items():
-            cast("FederatedModule", module).record(f"time/{part}_share", seconds / total if total else 0.0)
+            federation.record(f"time/{part}_share", seconds / total if total else 0.0)

@@ -28,7 +28,7 @@ class Sequential:
     def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
         """Yield the answer of every client that was not dropped."""
         for data in clients:
-            local.emit("on_client_start", data)
+            local.started(data)
             answer = local.train(data)
             if answer is not None:
                 yield answer
@@ -58,7 +58,7 @@ class Vectorized(Sequential):
                 yield from super().train(local, chunk)
                 continue
             for data in chunk:
-                local.emit("on_client_start", data)
+                local.started(data)
             together = self.together(local, chunk)
             for data in chunk:
                 answer = local.train(data) if together is None else _sent(local, data, together.pop(data.client))
@@ -121,7 +121,7 @@ def _sent(local: LocalRound, data: ClientData, answer: Answer) -> Answer | None:
     """Let the callbacks at the client's side see its update, as if it had trained alone."""
 
     def sent() -> Answer:
-        local.emit("on_client_end", answer[0])
+        local.ended(answer[0])
         return answer
 
     return local.attempt(data, sent)

@@ -54,7 +54,8 @@ class LocalRound:
         buffer_policy: What happens to batch-norm statistics.
         on_bad_client: What a client with NaN, Inf or a failed factorisation does: stop the run, or drop out.
         seed: The experiment's seed.
-        emit: Calls a hook on every callback.
+        started: Called before a client trains.
+        ended: Called with what a client is about to send, which it may change.
         say: Prints a line.
     """
 
@@ -66,7 +67,8 @@ class LocalRound:
     buffer_policy: BufferPolicy
     on_bad_client: OnBadClient
     seed: int
-    emit: Callable[..., None]
+    started: Callable[[ClientData], None]
+    ended: Callable[[ClientUpdate], None]
     say: Callable[[str], None]
 
     def client(self, data: ClientData) -> Client:
@@ -108,7 +110,7 @@ class LocalRound:
         def trained() -> Answer:
             client = self.client(data)
             update = self.method.client_update(client)
-            self.emit("on_client_end", update)
+            self.ended(update)
             return update, self.kept(client)
 
         return self.attempt(data, trained)

@@ -84,9 +84,8 @@ def _apart(local: LocalRound) -> LocalRound:
     """Return the round with a network, a loss, a method and a broadcast of its own, which nobody else sees."""
     model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
     method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
-    return replace(
-        local, model=model, method=method, broadcast=broadcast, store=ClientStore(), emit=_silent, say=_silent
-    )
+    apart = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
+    return replace(apart, started=_silent, ended=_silent, say=_silent)
 
 
 @contextmanager
@@ -133,11 +132,11 @@ def _tried(local: LocalRound, stackable: Stackable, data: ClientData) -> str | N
     for round in range(ROUNDS):
         buffers = dict(local.model.net.named_buffers())
         alone = [_alone(local, client) for client in clients]
-        with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
-            together = train_together(local, clients, stack)
         for name, now in local.model.net.named_buffers():
             if buffers.get(name) is not now:
                 return f"buffer {name} is assigned anew in a forward pass (change it in place)"
+        with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
+            together = train_together(local, clients, stack)
         for client, own in enumerate(alone):
             found = disagreement(own, together[client], local.broadcast.params)
             if found is not None:

@@ -1,0 +1,182 @@
+"""One communication round, from the broadcast to the server's step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.optim import Optimizer
+
+from fedpm_lightning.client.local_round import LocalRound
+from fedpm_lightning.divergence import check_loss, check_model
+from fedpm_lightning.methods.base import Method
+from fedpm_lightning.ranks import own_clients
+from fedpm_lightning.rng import kept_generators
+from fedpm_lightning.server.mixing import RunningMean
+from fedpm_lightning.server.optimizers import set_target
+from fedpm_lightning.server.over_ranks import OverRanks
+from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, Cohort, Params
+
+if TYPE_CHECKING:
+    from fedpm_lightning.round.federation import Federation
+
+
+class Round:
+    """What everyone who takes part in a round sees of it.
+
+    Args:
+        federation: The experiment.
+        cohort: The clients that take part.
+
+    Attributes:
+        sampled: The cohort as it was drawn; a hook may remove some of them from `cohort`.
+        broadcast: What the server sends.
+    """
+
+    def __init__(self, federation: Federation, cohort: Cohort) -> None:
+        self.federation, self.cohort = federation, cohort
+        self.sampled = list(cohort.clients)
+        self.broadcast: Broadcast = federation.make_broadcast(cohort.round)
+
+    def run(self, optimizer: Optimizer) -> None:
+        """Train the cohort, aggregate, and move theta with the server optimizer."""
+        hooks = self.federation.hooks
+        self.federation.store.discard()  # what a round that was given up has left
+        for hook in hooks:
+            hook.on_round_start(self)
+        local = self.local()
+        with kept_generators():
+            if self.prepare(local):
+                for update, state in self.federation.executor.train(local, self.own_clients()):
+                    self.receive(update, state)
+        for hook in hooks:
+            hook.on_before_aggregate(self)
+        target = self.federation.aggregation.aggregate(self)
+        check_loss(self.number, "train/loss", self.row.get("train/loss"), self.federation.max_loss)
+        if target:
+            for hook in hooks:
+                hook.on_after_aggregate(self, target)
+        self.server_step(optimizer, target)
+        self.federation.store.commit(self.number)
+        for hook in hooks:
+            hook.on_round_end(self)
+
+    # ---------------------------------------------------------------- what hooks need
+
+    @property
+    def number(self) -> int:
+        """The 0-based round."""
+        return self.cohort.round
+
+    @property
+    def method(self) -> Method:
+        """The method."""
+        return self.federation.method
+
+    @property
+    def device(self) -> torch.device:
+        """Where theta is, and where ranks communicate."""
+        return self.federation.device
+
+    @property
+    def row(self) -> dict[str, float]:
+        """The figures of this round so far."""
+        return self.federation.row
+
+    @property
+    def preparing(self) -> bool:
+        """Whether clients are still in the first pass, whose messages are no updates."""
+        return self.method.needs_preparation and "prepared" not in self.broadcast.extra
+
+    def weight(self, update: ClientUpdate) -> float:
+        """Return the client's unnormalised mixing weight."""
+        return self.federation.weight(update)
+
+    def record(self, name: str, value: float) -> None:
+        """Put a figure into this round's row."""
+        self.federation.record(name, value)
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        self.federation.say(line)
+
+    # ---------------------------------------------------------------- its steps
+
+    def local(self) -> LocalRound:
+        """Return what the clients of this round share."""
+        of = self.federation
+        return LocalRound(
+            self.broadcast,
+            of.method,
+            of.scratch,
+            of.work,
+            of.store,
+            of.buffer_policy,
+            of.on_bad_client,
+            of.seed,
+            self.client_starts,
+            self.client_ends,
+            of.say,
+        )
+
+    def client_starts(self, data: ClientData) -> None:
+        """Tell everyone that a client starts."""
+        for hook in self.federation.hooks:
+            hook.on_client_start(self, data)
+
+    def client_ends(self, update: ClientUpdate) -> None:
+        """Let everyone see or change what a client is about to send."""
+        for hook in self.federation.hooks:
+            hook.on_client_end(self, update)
+
+    def update_arrives(self, update: ClientUpdate) -> None:
+        """Tell everyone what has arrived at the server."""
+        for hook in self.federation.hooks:
+            hook.on_update_received(self, update)
+
+    def own_clients(self) -> list[ClientData]:
+        """Return the clients that this rank trains: those with samples; one with a state stays on its rank."""
+        keeps_state = self.method.stateful or self.federation.buffer_policy == "local"
+        return own_clients([data for data in self.cohort.clients if data.num_samples], keeps_state)
+
+    def prepare(self, local: LocalRound) -> bool:
+        """First pass, where the method has one: a message of every client, whose mean joins the broadcast.
+
+        Returns:
+            Whether the clients can train: False if nobody answered.
+        """
+        if not self.method.needs_preparation:
+            return True
+        mean = RunningMean(self.broadcast.params)
+        messages = OverRanks[Params](mean.add, mean.tensors, self.federation.reduce == "ordered", self.device)
+        for data in self.own_clients():
+            answer = local.prepare(data)
+            if answer is not None:
+                update, state = answer
+                self.federation.store.put(data.client, state)
+                self.update_arrives(update)
+                messages.put(data.client, update.params, self.weight(update))
+        messages.finish()
+        if not mean.total_weight:
+            return False
+        self.broadcast.extra["prepared"] = mean.finish()
+        return True
+
+    def receive(self, update: ClientUpdate, state: ClientState) -> None:
+        """Hand an update over to the aggregation, and keep the client's state.
+
+        A client whose update never arrives keeps its old state: control variates must add up at both ends.
+        """
+        if not update.dropped:
+            self.federation.store.put(update.client, state)
+            self.update_arrives(update)
+            self.federation.aggregation.receive(self, update)
+
+    def server_step(self, optimizer: Optimizer, target: Params) -> None:
+        """Move theta to the target through the server optimizer: exactly one step a round, also without a target."""
+        theta = self.federation.theta
+        check_model(self.number, target)
+        set_target(optimizer, theta, target)
+        optimizer.step()
+        optimizer.zero_grad()
+        check_model(self.number, theta)
