@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.data import FederatedData
     from fedpm_lightning.methods import Method
     from fedpm_lightning.module import FederatedModule
+    from fedpm_lightning.round import Federation, Round
     from fedpm_lightning.types import ClientUpdate, Cohort
 
 _HOME = {
@@ -25,7 +26,9 @@ _HOME = {
     "FederatedCallback": "callbacks.base",
     "FederatedData": "data",
     "FederatedModule": "module",
+    "Federation": "round",
     "Method": "methods",
+    "Round": "round",
 }
 
 __all__ = [
@@ -36,7 +39,9 @@ __all__ = [
     "FederatedCallback",
     "FederatedData",
     "FederatedModule",
+    "Federation",
     "Method",
+    "Round",
 ]
 
 
