@@ -33,7 +33,7 @@ def test_a_loss_of_float64_keeps_its_digits():
     assert figures["test/loss"] == pytest.approx(float(nn.functional.cross_entropy(logits, targets)), rel=1e-14)
 
 
-def test_nothing_added_gives_nothing_and_a_second_look_starts_anew():
+def test_nothing_added_gives_nothing_and_the_next_sum_starts_anew():
     evaluation = Evaluation(Objective())
     assert evaluation.compute("val") == {}
     evaluation.update("val", nn.Identity(), (torch.eye(2), torch.tensor([0, 1])))

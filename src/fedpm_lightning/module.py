@@ -64,7 +64,7 @@ class FederatedModule(LightningModule):
         if stage == "fit":
             check_trainer(self.trainer)
             check_monitors(self.trainer, self.data.eval_names)
-            self.federation.spill_into(Path(self.trainer.default_root_dir))
+            self.federation.use_folder(Path(self.trainer.default_root_dir))
 
     def configure_optimizers(self) -> Optimizer:
         """Return the server optimizer over theta."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpm_lightning.client.choice import CHUNK_BYTES, LARGEST_CHUNK, chunk_size
+from fedpm_lightning.client.choose_executor import CHUNK_BYTES, LARGEST_CHUNK, chunk_size
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.client.stack_check import why_not_stacked
 from fedpm_lightning.data import FeatureShift

@@ -39,7 +39,7 @@ def same(store, clients):
 @pytest.fixture
 def store(tmp_path):
     store = ClientStore(2 * STATE_MIB)
-    store.spill_into(tmp_path, 0)
+    store.use_folder(tmp_path, 0)
     return store
 
 
@@ -94,20 +94,20 @@ def test_the_files_go_and_the_states_stay(store, tmp_path):
 
 def test_a_dropped_store_and_a_killed_one_leave_nothing(tmp_path):
     store = ClientStore(0)
-    store.spill_into(tmp_path, 1)
+    store.use_folder(tmp_path, 1)
     filled(store, range(2))
     other = tmp_path / ".client-states-0-left"  # of a rank that still runs
     left = tmp_path / ".client-states-1-left"
     other.mkdir(), left.mkdir()
     del store
     gc.collect()
-    ClientStore(0).spill_into(tmp_path, 1)
+    ClientStore(0).use_folder(tmp_path, 1)
     assert list(tmp_path.iterdir()) == [other]
 
 
 def test_without_a_bound_nothing_is_written(tmp_path):
     store = ClientStore()
-    store.spill_into(tmp_path, 0)
+    store.use_folder(tmp_path, 0)
     assert same(filled(store, range(4)), range(4))
     assert not list(tmp_path.iterdir())
 

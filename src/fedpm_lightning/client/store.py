@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpm_lightning.client.spill import MIB, Spill, size_of
+from fedpm_lightning.client.state_files import MIB, StateFiles, size_of
 from fedpm_lightning.types import ClientState, copied, named_leaves
 
 CPU = torch.device("cpu")
@@ -36,20 +36,20 @@ class ClientStore:
             raise ValueError(f"model.client_memory_mib must be 0 or more, or null for no bound, got {memory_mib}")
         self.changed: dict[int, int] = {}
         self._bound = None if memory_mib is None else memory_mib * MIB
-        self._spill = Spill()
+        self._files = StateFiles()
         self._sizes: dict[int, int] = {}  # of the states in memory, in the order of their last change
         self.in_memory = 0
         self._states: dict[int, ClientState] = {}
         self._pending: dict[int, ClientState] = {}
 
-    def spill_into(self, folder: Path, rank: int) -> None:
+    def use_folder(self, folder: Path, rank: int) -> None:
         """Let states above the bound live in `folder`, which other ranks may use as well."""
         if self._bound is not None:
-            self._spill = Spill(folder, rank)
+            self._files = StateFiles(folder, rank)
 
     def release(self) -> None:
         """Remove the files of states on the disk; the states themselves stay readable."""
-        self._spill.close()
+        self._files.close()
 
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
         """Return a copy of the client's state; `init()` makes the first one (the rule: `types.ClientState`)."""
@@ -90,7 +90,7 @@ class ClientStore:
     def load_state_dict(self, states: dict[int, ClientState], changed: dict[int, int] | None = None) -> None:
         """Replace all states by copies; without `changed` they count as those of round 0."""
         self._states, self._sizes, self._pending, self.in_memory = {}, {}, {}, 0
-        self._spill.close()
+        self._files.close()
         self.changed = dict(changed) if changed is not None else dict.fromkeys(states, 0)
         for client in sorted(states, key=lambda client: (self.changed.get(client, 0), client)):
             self._keep(client, copied(states[client], CPU))
@@ -100,13 +100,13 @@ class ClientStore:
         self._states[client] = state
         if self._bound is None:
             return
-        self._spill.drop(client)
+        self._files.drop(client)
         size = size_of(state)
         self.in_memory += size - self._sizes.pop(client, 0)
         self._sizes[client] = size
         while self.in_memory > self._bound:
             oldest = next(iter(self._sizes))
-            self._states[oldest] = self._spill.write(oldest, self._states[oldest])
+            self._states[oldest] = self._files.write(oldest, self._states[oldest])
             self.in_memory -= self._sizes.pop(oldest)
 
 

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.optim.second_look import second_look
+from fedpm_lightning.optim.extra_forward import extra_forward
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
@@ -62,7 +62,7 @@ class DiagonalNewton(Optimizer):
         """Measure the diagonal on the batch of the next step."""
         leaves = list(model.params.values())
         inputs, targets = batch
-        with second_look(model, inputs) as logits:
+        with extra_forward(model, inputs) as logits:
             loss = model.objective(logits, targets, model.params)
             diagonal = one_row_diagonal(loss, leaves, self.max_rows)
         self._diagonal = {id(p): D for p, D in zip(leaves, diagonal, strict=True)}

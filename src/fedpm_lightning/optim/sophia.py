@@ -29,7 +29,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.optim.second_look import second_look
+from fedpm_lightning.optim.extra_forward import extra_forward
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 
@@ -119,7 +119,7 @@ def gauss_newton_bartlett(model: LocalModel, inputs: Tensor) -> Params:
         ValueError: If the logits are not [B, classes], [B, 1] or [B].
     """
     names, leaves = list(model.params), list(model.params.values())
-    with second_look(model, inputs) as logits:
+    with extra_forward(model, inputs) as logits:
         ghat = torch.autograd.grad(sampled_loss(logits), leaves, allow_unused=True, materialize_grads=True)
     return {name: g.square_().mul_(len(inputs)) for name, g in zip(names, ghat, strict=True)}
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least, positive
-from fedpm_lightning.client.choice import ExecutorName, choose
+from fedpm_lightning.client.choose_executor import ExecutorName, choose
 from fedpm_lightning.client.client import BufferPolicy
 from fedpm_lightning.client.executor import Sequential
 from fedpm_lightning.client.local_model import CompileMode, LocalModel
@@ -297,9 +297,9 @@ class Federation:
 
     # ---------------------------------------------------------------- checkpoints
 
-    def spill_into(self, folder: Path) -> None:
+    def use_folder(self, folder: Path) -> None:
         """Let clients' states above their bound in memory live in `folder`."""
-        self.store.spill_into(folder, world()[0])
+        self.store.use_folder(folder, world()[0])
 
     def state_dict(self, round: int) -> dict[str, Any]:
         """Return the server's and all clients' states: tensors and numbers only, safe to load."""

@@ -13,7 +13,7 @@ from fedpm_lightning.curvature.hessian import twice_differentiable
 
 
 @contextmanager
-def second_look(model: LocalModel, inputs: Tensor) -> Generator[Tensor]:
+def extra_forward(model: LocalModel, inputs: Tensor) -> Generator[Tensor]:
     """Yield the logits of `inputs` at theta_i, differentiable and in full precision.
 
     The network stays in its mode, but running statistics are fed into copies: the batch counts once, in the step's own

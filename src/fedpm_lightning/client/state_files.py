@@ -23,7 +23,7 @@ from fedpm_lightning.types import ClientState
 MIB = 2**20
 
 
-class Spill:
+class StateFiles:
     """A scratch folder of states, made when the first one comes.
 
     Args:
