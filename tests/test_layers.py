@@ -31,7 +31,7 @@ ALLOWED = {
     "evaluation": BASE | {"client"},
     "round": BASE | {"client", "curvature", "divergence", "evaluation", "methods", "ranks", "schedules", "server"},
     "callbacks": BASE | {"checkpoints", "client", "curvature", "evaluation", "ranks", "report", "round", "server"},
-    "start_check": {"callbacks"},
+    "start_check": {"callbacks", "round"},
     "module": BASE | {"callbacks", "divergence", "evaluation", "methods", "round", "start_check"},
     "parsing": {"data", "methods", "schedules", "words"},
     "wandb_logger": {"callbacks", "leaks", "report"},

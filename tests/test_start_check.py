@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import (
+    Callback,
     EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
@@ -50,6 +51,16 @@ def test_settings_with_one(options):
 def test_callbacks_that_cannot_work(callback):
     with pytest.raises(ValueError, match=f"trainer.callbacks {type(callback).__name__} cannot work here"):
         check_trainer(trainer(callback))
+
+
+class Deaf(Callback):
+    def on_round_start(self, round):
+        pass
+
+
+def test_hooks_of_a_plain_callback_are_never_called_and_refused():
+    with pytest.raises(ValueError, match=r"Deaf\.on_round_start is never called: derive it from FederatedCallback"):
+        check_trainer(trainer(Deaf()))
 
 
 FRAME = (Communication(), Timing(), Aggregation())

@@ -10,6 +10,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.round import Hooks
 
 CALLBACKS = {
     "GradientAccumulationScheduler": "one batch is one round: use model.local_epochs or model.local_steps",
@@ -40,6 +41,9 @@ def check_trainer(trainer: Trainer) -> None:
             "trainer.precision 16-mixed scales gradients, which local steps do not: use bf16-mixed or 32-true"
         )
     for callback in callbacks_of(trainer):
+        deaf = [name for name in vars(Hooks) if name.startswith("on_") and hasattr(callback, name)]
+        if deaf and not isinstance(callback, Hooks):
+            raise ValueError(f"{type(callback).__name__}.{deaf[0]} is never called: derive it from FederatedCallback")
         for kind in type(callback).__mro__:
             if kind.__module__.startswith("lightning.") and kind.__name__ in CALLBACKS:
                 raise ValueError(f"trainer.callbacks {kind.__name__} cannot work here: {CALLBACKS[kind.__name__]}")
