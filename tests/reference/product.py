@@ -98,7 +98,13 @@ def _data(data: str, batch_size: int | None) -> FederatedData:
     if data != "digits":
         options = {"name": "libsvm", "source": data, "width": 6}
     split = {"num_clients": CLIENTS, "participation": 0.6, "partition": QuantitySkew(2.0, min_samples=9)}
-    return FederatedData(**options, **split, batch_size=batch_size, val_fraction=0.0, seed=SEED)
+    module = FederatedData(**options, **split, batch_size=batch_size, val_fraction=0.0, seed=SEED)
+    torch.set_default_dtype(torch.float64)  # inputs have the precision of the runs, 64-true, from the beginning
+    try:
+        module.setup()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return module
 
 
 @dataclass
@@ -126,11 +132,7 @@ class Data:
         return whole
 
     def _numpy(self, batches: Iterator[Any]) -> Iterator[Batch]:
-        torch.set_default_dtype(torch.float64)  # images are normalised in the default dtype, which 64-true sets
-        try:
-            yield from [(x.double().numpy(), y.numpy()) for x, y in batches]
-        finally:
-            torch.set_default_dtype(torch.float32)
+        yield from ((x.double().numpy(), y.numpy()) for x, y in batches)
 
 
 @dataclass(frozen=True)

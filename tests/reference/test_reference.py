@@ -39,6 +39,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fedprox", {**GRID, "mu": 0.7}),
     ("scaffold", {**GRID, "lr": 0.05}),
     ("scaffold", {"server_optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.7}}}),
+    ("feddyn", {**GRID, "a": 0.5}),
     ("fedavgm", {"nesterov": True}),
     ("fedadam", {"v0": 0.5}),
     ("ltda", {"weight_decay": 0.02, "max_rows": 2}),
