@@ -137,6 +137,8 @@ def nearest_table(log_draws: Floats, rows: Indices, columns: Indices) -> Floats:
         rows: Sum of each row; the last step, so exact.
         columns: Sum of each column, met to within half a unit.
     """
+    from scipy.special import logsumexp
+
     with np.errstate(divide="ignore"):  # a client without samples has the logarithm -inf
         log_rows, log_columns = np.log(rows), np.log(columns)
     # Ratios above exp(1e6) give no other table, and would leave no digits for the counts.
