@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.types import Batch
+from fedpm_lightning.types import Batch, Params
 
 SPLITS = ("val", "test")
 
@@ -30,11 +31,12 @@ class Evaluation:
         self._sums: dict[str, tuple[Tensor, int]] = {}
 
     @torch.no_grad()
-    def update(self, split: str, net: nn.Module, batch: Batch) -> Tensor:
-        """Add one batch to a split's figures; return the predicted classes [B]."""
+    def update(self, split: str, net: nn.Module, batch: Batch, params: Params | None = None) -> Tensor:
+        """Add one batch to a split's figures, at the network's parameters or at `params`; return the classes [B]."""
         inputs, targets = batch
         last = channels_last_chosen(net, inputs.device, self.channels_last)
-        logits = net(to_channels_last(inputs) if last else inputs)
+        inputs = to_channels_last(inputs) if last else inputs
+        logits = functional_call(net, params, (inputs,)) if params else net(inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         classes, n = predicted(logits), len(targets)
         figures = torch.stack([self.objective.loss(logits, targets).double() * n, (classes == targets).double().sum()])

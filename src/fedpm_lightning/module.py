@@ -114,7 +114,7 @@ class FederatedModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Evaluate the global model on a batch of the split `eval_names[dataloader_idx]`; return the classes [B]."""
-        return self.federation.evaluation.update(self.data.eval_names[dataloader_idx], self.net, batch)
+        return self.federation.evaluate_batch(self.data.eval_names[dataloader_idx], batch)
 
     def on_validation_epoch_end(self) -> None:
         """Record the splits' figures."""
@@ -130,7 +130,7 @@ class FederatedModule(LightningModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Evaluate the global model on one test batch; return the predicted classes [B]."""
-        return self.federation.evaluation.update("test", self.net, batch)
+        return self.federation.evaluate_batch("test", batch)
 
     def on_test_epoch_end(self) -> None:
         """Record and log the test figures."""

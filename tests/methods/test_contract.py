@@ -21,6 +21,7 @@ from fedpm_lightning.methods import (
     SCAFFOLD,
     FedAvg,
     FedDyn,
+    FedExP,
     FedNew,
     FedNL,
     FedNova,
@@ -82,6 +83,9 @@ ROWS = {
         partial(FedDyn, lr=0.1, a=0.5), partial(FedProx, lr=0.1, mu=0.5), "feddyn", lambda d, _: d, stackable="any"
     ),
     "FedNova": Row(partial(FedNova, lr=0.1), None, "fednova", lambda d, _: d, stackable="any"),  # equal steps here
+    "FedExP": Row(
+        partial(FedExP, lr=0.5, eps=1e-6), partial(FedAvg, lr=0.5), "fedexp", lambda d, _: d, stackable="any"
+    ),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),

@@ -3,6 +3,7 @@
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.methods.fedavg import FedAvg
 from fedpm_lightning.methods.feddyn import FedDyn
+from fedpm_lightning.methods.fedexp import FedExP
 from fedpm_lightning.methods.fednew import FedNew
 from fedpm_lightning.methods.fednl import FedNL
 from fedpm_lightning.methods.fednova import FedNova
@@ -22,6 +23,7 @@ __all__ = [  # noqa: RUF022 (the taxonomy's order)
     "SCAFFOLD",
     "FedDyn",
     "FedNova",
+    "FedExP",
     "FedNL",
     "FedNew",
     "FedNS",

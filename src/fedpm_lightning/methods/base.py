@@ -88,6 +88,10 @@ class Method(ABC):
         """Return the first pass's message; the weighted mean reaches clients as `broadcast.extra["prepared"]`."""
         raise RuntimeError(f"{type(self).__name__} declares needs_preparation without a prepare()")
 
+    def evaluated(self, theta: Params, server: ServerState) -> Params:
+        """Return the parameters at which the global model is evaluated where that is not theta (a mean of iterates)."""
+        return {}
+
     @abstractmethod
     def client_update(self, client: Client) -> ClientUpdate:
         """Train (or differentiate) on one client, whose scratch network already holds theta; return the upload."""

@@ -93,7 +93,7 @@ class DynamicMean(MeanAggregator):
     def finish(self) -> Params:
         """Move h; return the target."""
         moved, share = self.mean.finish(), self.mean.total_weight / self._num_clients  # weights are 1: |S|/N
-        h = {name: value - self._a * share * moved[name] for name, value in self._server[GRADIENT].items()}
+        h = {n: value.to(moved[n]) - self._a * share * moved[n] for n, value in self._server[GRADIENT].items()}
         # A new dictionary: nobody else may see this round's h change.
         self._server[GRADIENT] = {name: value.to(self._theta[name].dtype) for name, value in h.items()}
         return {name: (p + moved[name] - h[name] / self._a).to(p.dtype) for name, p in self._theta.items()}

@@ -19,7 +19,8 @@ At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
 
 TAXONOMY = (
-    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "FedAdam", "FedYogi", "FedAdagrad",
+    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "FedExP",
+    "FedAdam", "FedYogi", "FedAdagrad",
     "FedNL", "FedNew", "FedNS", "LocalNewton", "LTDA", "FedSophia", "FedPM",
 )  # fmt: skip
 """The paper's order of methods, kept by every table."""

@@ -21,6 +21,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "SCAFFOLD": ("#CC79A7", "D"),
     "FedDyn": ("#DDCC77", "H"),
     "FedNova": ("#117733", "1"),
+    "FedExP": ("#6699CC", "+"),
     "FedAdam": ("#000000", "X"),
     "FedYogi": ("#661100", "h"),
     "FedAdagrad": ("#888888", "d"),

@@ -242,9 +242,13 @@ class Federation:
         self.net.eval()
         for split, batches in zip(data.eval_names, data.val_dataloader(), strict=True):
             for batch in batches:
-                self.evaluation.update(split, self.net, batch)
+                self.evaluate_batch(split, batch)
         self.net.train()
         return {name: value for split in data.eval_names for name, value in self.evaluation.compute(split).items()}
+
+    def evaluate_batch(self, split: str, batch: Batch) -> Tensor:
+        """Add a batch to a split's figures, at theta or where the method says; return the predicted classes [B]."""
+        return self.evaluation.update(split, self.net, batch, self.method.evaluated(self.theta, self.server_state))
 
     def end(self) -> None:
         """Free the scratch networks, and what the clients' states took on the disk."""
