@@ -27,7 +27,7 @@ import torch
 from benchmarks.measure import ratio_cell, report, table
 from benchmarks.newton_rounds import Beside, Problem
 from fedpm_lightning.cli import main as fedpm
-from fedpm_lightning.data.libsvm import read_rows
+from fedpm_lightning.data.sources.libsvm import read_rows
 
 CLIENTS, ROWS, WIDTH = 142, 350, 300
 WHO = ("torch", "fedpm", "fedpm with opt/*", "numpy")

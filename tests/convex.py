@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.data import DataRequest
-from fedpm_lightning.data.libsvm import load_libsvm
+from fedpm_lightning.data.sources.libsvm import load_libsvm
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.models import Logistic

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.data import BrokenDataError, DataRequest
-from fedpm_lightning.data.libsvm import load_libsvm
-from fedpm_lightning.data.parquet import ParquetFolder
+from fedpm_lightning.data.sources.hugging_face import ParquetFolder
+from fedpm_lightning.data.sources.libsvm import load_libsvm
 
 REUSED = [HealthCheck.function_scoped_fixture]  # the folder may be used again: every example writes its own files
 

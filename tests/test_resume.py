@@ -127,7 +127,7 @@ def test_another_experiment_is_refused_and_a_longer_one_is_not(quickstart, capsy
 
 def test_other_data_under_the_same_name_is_refused(quickstart, capsys, monkeypatch):
     quickstart(*SETTINGS, "--rounds", "1")
-    monkeypatch.setattr("fedpm_lightning.data.partition_report.partition_hash", lambda parts: "other")
+    monkeypatch.setattr("fedpm_lightning.data.partitions.report.partition_hash", lambda parts: "other")
     assert quickstart(*SETTINGS, "--rounds", "2").code == 1
     assert "partition_hash" in capsys.readouterr().err
 

@@ -3,6 +3,8 @@
 RoundError              1    something is wrong with the run: a client's code, an empty round, an aggregate
     DivergedError           3    NaN, Inf or a loss out of bounds; summary.json says `diverged: true`
     DivergedClientError     3    the same, seen in one client's training or upload (on_bad_client: error)
+MissingDataError        1    a data set is not on this machine
+BrokenDataError         1    a file is there but broken
 """
 
 from __future__ import annotations
@@ -47,3 +49,16 @@ class InterruptedRun(BaseException):
     def __init__(self, signal: int, message: str) -> None:
         super().__init__(message)
         self.signal = signal
+
+
+class MissingDataError(FileNotFoundError):
+    """A data set is not on this machine: the message gives the expected path, the size and what to do."""
+
+
+class BrokenDataError(ValueError):
+    """A file is there but broken: the message gives the file, the row and what was expected."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its kind where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

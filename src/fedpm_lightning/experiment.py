@@ -29,7 +29,7 @@ from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, full_disk, last_checkpoint, settle_wandb
 from fedpm_lightning.data.federated import FederatedData, data_root
-from fedpm_lightning.data.registry import has_test_part
+from fedpm_lightning.data.sources import has_test_part
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning import data, methods, schedules
-from fedpm_lightning.data.partition import Partition
+from fedpm_lightning.data.partitions.base import Partition
 from fedpm_lightning.methods.base import Method
 
 CLASS_KEYS: dict[str, tuple[Any, type]] = {

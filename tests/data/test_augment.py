@@ -5,7 +5,7 @@ import torch
 
 from fedpm_lightning.data import Augment, FeatureShift, Normalise
 from fedpm_lightning.data.arrays import channel_statistics
-from fedpm_lightning.data.feature_shift import rotate
+from fedpm_lightning.data.partitions.skew import rotate
 from fedpm_lightning.rng import torch_generator
 
 CPU = torch.device("cpu")

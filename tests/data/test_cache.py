@@ -8,15 +8,14 @@ import torch
 from PIL import Image
 
 from fedpm_lightning.data import DataRequest
-from fedpm_lightning.data import parquet as parquet_module
-from fedpm_lightning.data.cache import cache_key, cached
-from fedpm_lightning.data.registry import load
+from fedpm_lightning.data.sources import hugging_face, load
+from fedpm_lightning.data.sources.cache import cache_key, cached
 
 
 def test_decoded_once_and_again_when_a_file_changes(small_set, tmp_path, monkeypatch, write_parquet):
     calls = []
-    decode = parquet_module.decode_images
-    monkeypatch.setattr(parquet_module, "decode_images", lambda *a: calls.append(1) or decode(*a))
+    decode = hugging_face.decode_images
+    monkeypatch.setattr(hugging_face, "decode_images", lambda *a: calls.append(1) or decode(*a))
     request = DataRequest("mine", str(small_set), tmp_path / "root")
     first, second = load(request), load(request)
     assert len(calls) == 2  # train and test, once each

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpm_lightning.data import IID, ArraySet, Dirichlet, FederatedData, Natural, registry
+from fedpm_lightning.data import IID, ArraySet, Dirichlet, FederatedData, Natural, sources
 from fedpm_lightning.data.federated import cohort_size
 from fedpm_lightning.types import Cohort, LocalWork
 
@@ -169,7 +169,7 @@ def test_floating_data_without_test_part(monkeypatch):
         x, y = torch.randn(50, 4, dtype=torch.float64), torch.arange(50) % 2
         return ArraySet(x, y, x[:0], y[:0], num_classes=2)
 
-    monkeypatch.setitem(registry.LOADERS, "vectors", vectors)
+    monkeypatch.setitem(sources.LOADERS, "vectors", vectors)
     data = FederatedData(name="vectors", num_clients=5, val_fraction=0, batch_size=None, partition=IID())
     assert data.eval_names == [] and data.val_dataloader() == [] and data.input_shape == (4,)
     [(x, _)] = data.client(0).batches(0, LocalWork(steps=1))

@@ -9,8 +9,8 @@ import torch
 
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.data import BrokenDataError, DataRequest, FederatedData, InOrder, MissingDataError
-from fedpm_lightning.data.libsvm import load_libsvm
-from fedpm_lightning.data.registry import has_test_part, load
+from fedpm_lightning.data.sources import has_test_part, load
+from fedpm_lightning.data.sources.libsvm import load_libsvm
 
 PLAIN = "-1 1:0.5 3:2\n+1 2:-1 5:1e-2\n-1\n+1 1:1\n"
 

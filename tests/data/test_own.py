@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData
-from fedpm_lightning.data.own import array_set, checked
+from fedpm_lightning.data.sources.own import array_set, checked
 
 X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3)).astype(np.uint8)
@@ -75,7 +75,7 @@ def test_a_class_of_torch_datasets_with_its_transforms(tmp_path):
 
 @pytest.mark.parametrize("images", [IMAGES, IMAGES.transpose(0, 3, 1, 2), IMAGES[..., 0]])
 def test_images_of_any_layout_are_normalised(images):
-    found = array_set((images, Y))
+    found = array_set((images, Y), "here")
     channels = 1 if images.ndim == 3 else 3
     assert found.x_train.shape == (50, channels, 8, 8) and found.normalise is not None
     assert found.normalise(found.x_train).mean((0, 2, 3)).abs().max() < 1e-5
@@ -84,7 +84,7 @@ def test_images_of_any_layout_are_normalised(images):
 
 def test_a_set_that_says_everything_stays_as_it_is():
     whole = ArraySet(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), torch.zeros(0, 2), torch.zeros(0).long(), 2)
-    assert array_set(whole) is whole
+    assert array_set(whole, "here") is whole
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_set_that_says_everything_stays_as_it_is():
         ((X, Y[:40]), r"inputs and targets of shapes \[50, 4\] and \[40\]"),
         ((X, Y * 0.5), r"\[50\] of float64, expected .* whole numbers"),
         ((X, 2 * Y - 1), r"targets -1 to 1, expected 0\.\.1"),
-        ((X, Y * 10**7), "targets 0 to 10000000"),
+        ((X, Y * 10**7), "label 10000000 in row 1 of 50 training samples"),
         ((X, Y, X, Y + 1), r"test targets 1 to 2, expected 0\.\.1"),
         ((X, Y, X[:, :3], Y), "expected samples of one shape"),
         ((np.where(X[7, 1] == X, np.nan, X), Y), "NaN or infinity in row 7"),
@@ -104,7 +104,7 @@ def test_a_set_that_says_everything_stays_as_it_is():
 )
 def test_what_is_wrong_is_said(result, match):
     with pytest.raises(BrokenDataError, match=match):
-        checked(array_set(result), "here")
+        checked(array_set(result, "here"), "here")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from fedpm_lightning.data import (
     QuantitySkew,
     Shards,
 )
-from fedpm_lightning.data.dirichlet import nearest_table, whole_numbers
+from fedpm_lightning.data.partitions.dirichlet import nearest_table, whole_numbers
 
 CIFAR = np.repeat(np.arange(10), 5000)
 ALPHA_KINDS = [Dirichlet, DirichletClients, QuantitySkew]

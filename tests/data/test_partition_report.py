@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from fedpm_lightning.data import Dirichlet, PartitionReport
-from fedpm_lightning.data.partition_report import partition_hash
+from fedpm_lightning.data.partitions.report import partition_hash
 
 LABELS = np.random.default_rng(0).integers(0, 5, 300)
 

@@ -7,9 +7,9 @@ import torch
 
 from fedpm_lightning.data import DataRequest, Dirichlet, FederatedData
 from fedpm_lightning.data.arrays import channel_statistics
-from fedpm_lightning.data.image_specs import SPECS
-from fedpm_lightning.data.parquet import ParquetFolder
-from fedpm_lightning.data.registry import load
+from fedpm_lightning.data.sources import load
+from fedpm_lightning.data.sources.hugging_face import ParquetFolder
+from fedpm_lightning.data.sources.known import SPECS
 
 
 @pytest.fixture(scope="session")

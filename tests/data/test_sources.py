@@ -13,9 +13,9 @@ from PIL import Image
 
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
-from fedpm_lightning.data.hub import HubSet
-from fedpm_lightning.data.image_split import decode_images
-from fedpm_lightning.data.registry import load
+from fedpm_lightning.data.sources import load
+from fedpm_lightning.data.sources.decode import decode_images
+from fedpm_lightning.data.sources.hugging_face import HubSet
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_broken_parquet_names_file_row_and_expectation(read, tmp_path, write_par
     broken("image of 8 x 8 pixels, expected 32 x 32", [0], name="cifar10")
     broken("expected a column img or image, found picture, label", [0], image="picture")
     broken("expected a column fine_label or label or labels, found img, target", [0], label="target")
-    broken("label 10000000 in row 1 of 2 training images, expected at most 1", [0, 10_000_000])
+    broken("label 10000000 in row 1 of 2 training samples, expected at most 1", [0, 10_000_000])
     broken("expected a column fine_label, found img, label", [0], name="cifar100")
     broken("expected at least one image, found none", [])
 

@@ -1,14 +1,21 @@
-"""A data set in memory, and the request for one: what every loader of the registry takes and returns."""
+"""A data set in memory, the request for one, and class-balanced choices of its rows."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpm_lightning.data.augment import Augment, Normalise
+from fedpm_lightning.data.partitions.base import Indices, Labels
+from fedpm_lightning.errors import BrokenDataError
 
 
 @dataclass(frozen=True)
@@ -96,3 +103,69 @@ def channel_statistics(x: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]
         # A constant channel would divide by zero; it carries nothing, so any scale will do.
         deviations.append(max(variance, 1e-12) ** 0.5)
     return tuple(means), tuple(deviations)
+
+
+def stratified_choice(labels: Labels, size: int, rng: np.random.Generator) -> Indices:
+    """Choose `size` samples so that every class keeps its share, to within one sample.
+
+    Args:
+        labels: Class of every sample, [n].
+        size: Samples to choose, 0..n.
+        rng: Decides which.
+
+    Returns:
+        Sorted indices, int64 [size].
+
+    Raises:
+        ValueError: If `size` is outside 0..n.
+    """
+    if not 0 <= size <= len(labels):
+        raise ValueError(f"cannot choose {size} of {len(labels)} samples; the legal range is 0..{len(labels)}")
+    classes, sizes = np.unique(labels, return_counts=True)
+    chosen = [np.empty(0, dtype=np.int64)]
+    for label, count in zip(classes, _quotas(sizes, size), strict=True):
+        chosen.append(rng.permutation(np.flatnonzero(labels == label))[:count])
+    return np.sort(np.concatenate(chosen))
+
+
+def _quotas(sizes: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """Split `total` over classes in proportion to their sizes, by largest remainder."""
+    exact = sizes * (total / max(1, sizes.sum()))
+    quotas = np.floor(exact).astype(np.int64)
+    rest = total - int(quotas.sum())
+    # A stable sort keeps the result the same on every platform when remainders tie.
+    quotas[np.argsort(-(exact - quotas), kind="stable")[:rest]] += 1
+    return quotas
+
+
+def count_classes(y: Tensor, place: str) -> int:
+    """Return the number of classes of training labels [n] that are numbered from 0.
+
+    Raises:
+        BrokenDataError: If there are more classes than samples: a stray label would set the size of every histogram.
+    """
+    if len(y) and int(y.max()) >= len(y):
+        raise BrokenDataError(
+            f"{place}: label {int(y.max())} in row {int(y.argmax())} of {len(y)} training samples, expected at most "
+            f"{len(y) - 1}: classes are numbered from 0"
+        )
+    return int(y.max()) + 1 if len(y) else 0
+
+
+def check_memory(shape: Sequence[int], itemsize: int, cause: str) -> None:
+    """Refuse an array whose size a file decides before anything tries to allocate it.
+
+    Args:
+        shape: Of the array.
+        itemsize: Bytes a number.
+        cause: The file and what in it asks for this size.
+
+    Raises:
+        BrokenDataError: If it is larger than the memory of this machine.
+    """
+    asked, there = math.prod(shape) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if asked > there:
+        raise BrokenDataError(
+            f"{cause} makes {' x '.join(map(str, shape))} numbers of {itemsize} bytes, {asked / 2**30:,.1f} GiB; "
+            f"expected at most this machine's {there / 2**30:.1f} GiB"
+        )

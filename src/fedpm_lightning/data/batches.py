@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.data.augment import Augment, Draws, Normalise
-from fedpm_lightning.data.partition import Partition
+from fedpm_lightning.data.partitions.base import Partition
 from fedpm_lightning.data.stacked_batches import Plan, gathers, plan
 from fedpm_lightning.rng import permutation, torch_generator
 from fedpm_lightning.types import Batch, ClientData, LocalWork, StackedBatch

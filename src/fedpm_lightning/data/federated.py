@@ -13,13 +13,12 @@ from lightning.pytorch import LightningDataModule
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.batches import BatchSettings
-from fedpm_lightning.data.dirichlet import Dirichlet
-from fedpm_lightning.data.loaders import EvalLoader, RoundLoader
-from fedpm_lightning.data.partition import Partition
-from fedpm_lightning.data.partition_report import PartitionReport
+from fedpm_lightning.data.partitions.base import Partition
+from fedpm_lightning.data.partitions.dirichlet import Dirichlet
+from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
-from fedpm_lightning.data.registry import check_effect, load
-from fedpm_lightning.data.resident import Resident
+from fedpm_lightning.data.resident import EvalLoader, Resident, RoundLoader
+from fedpm_lightning.data.sources import check_effect, load
 from fedpm_lightning.rng import sample_cohort
 from fedpm_lightning.types import ClientData, Cohort
 

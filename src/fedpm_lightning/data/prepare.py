@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpm_lightning.data.arrays import ArraySet
-from fedpm_lightning.data.holdout import stratified_choice
-from fedpm_lightning.data.partition import Indices, Partition
-from fedpm_lightning.data.partition_report import PartitionReport
+from fedpm_lightning.data.arrays import ArraySet, stratified_choice
+from fedpm_lightning.data.partitions.base import Indices, Partition
+from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.rng import numpy_generator
 
 

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpm_lightning.data.arrays import ArraySet, channel_statistics
+from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes
 from fedpm_lightning.data.augment import Normalise
-from fedpm_lightning.data.errors import BrokenDataError, MissingDataError, first_line
+from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 
 Loader = Callable[..., Any]
 
@@ -60,14 +60,14 @@ def load_own(name: str, source: str, root: Path) -> ArraySet:
     given |= {"source": source} if "source" in asked and source != "torchvision" else {}
     try:
         result = [loader(**given, train=True), loader(**given, train=False)] if "train" in asked else loader(**given)
-        return checked(array_set(result), f"data.name {name}")
+        return checked(array_set(result, f"data.name {name}"), f"data.name {name}")
     except (BrokenDataError, MissingDataError):
         raise
     except Exception as cause:
         raise ValueError(f"data.name {name} failed: {type(cause).__name__}: {first_line(cause)}") from cause
 
 
-def array_set(result: object) -> ArraySet:
+def array_set(result: object, place: str) -> ArraySet:
     """Turn what a loader returned into an ArraySet.
 
     Raises:
@@ -80,8 +80,8 @@ def array_set(result: object) -> ArraySet:
         parts = [column for part in parts for column in stacked(part)]
     if len(parts) not in (2, 4) or not all(hasattr(part, "__len__") for part in parts):
         raise BrokenDataError(
-            "expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), or one or two torch "
-            f"Datasets; got {type(result).__name__} of {', '.join(type(part).__name__ for part in parts)}"
+            f"{place}: expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), or one or two "
+            f"torch Datasets; got {type(result).__name__} of {', '.join(type(part).__name__ for part in parts)}"
         )
     inputs, targets = [channels_first(tensor(x)) for x in parts[::2]], [tensor(y) for y in parts[1::2]]
     x_train, y_train = inputs[0], targets[0]
@@ -90,7 +90,7 @@ def array_set(result: object) -> ArraySet:
         y_train=y_train,
         x_test=inputs[-1] if len(parts) == 4 else x_train[:0],
         y_test=targets[-1] if len(parts) == 4 else y_train[:0],
-        num_classes=int(y_train.max()) + 1 if len(y_train) else 0,
+        num_classes=count_classes(y_train, place),
         normalise=Normalise(*channel_statistics(x_train)) if x_train.dtype == torch.uint8 else None,
         follows_precision=True,
     )
@@ -128,10 +128,10 @@ def checked(data: ArraySet, place: str) -> ArraySet:
             raise BrokenDataError(
                 f"{place}: {part} inputs and targets of shapes {found}, expected [n, ...] and [n] of whole numbers"
             )
-        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < min(data.num_classes, len(data.y_train)):
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
             raise BrokenDataError(
                 f"{place}: {part} targets {int(y.min())} to {int(y.max())}, expected 0..{data.num_classes - 1} as in "
-                f"the training part, below its {len(data.y_train)} samples"
+                "the training part"
             )
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])

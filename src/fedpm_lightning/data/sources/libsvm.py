@@ -14,8 +14,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpm_lightning.data.arrays import ArraySet, DataRequest
-from fedpm_lightning.data.errors import BrokenDataError, MissingDataError, check_memory
+from fedpm_lightning.data.arrays import ArraySet, DataRequest, check_memory
+from fedpm_lightning.errors import BrokenDataError, MissingDataError
 
 WIDTHS: dict[str, int | None] = {"a9a": 123, "w8a": 300, "libsvm": None}
 """Named sets and their number of features; `libsvm` is any file, its width an argument or the largest index."""

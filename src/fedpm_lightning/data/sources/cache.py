@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpm_lightning.data.errors import first_line
+from fedpm_lightning.errors import first_line
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedpm_lightning.data.errors import BrokenDataError, check_memory
+from fedpm_lightning.data.arrays import check_memory
+from fedpm_lightning.errors import BrokenDataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -71,9 +72,7 @@ class Partition(ABC):
         return parts
 
     @abstractmethod
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         """Return one index array a client, in any order."""
 
     def _verify(self, parts: list[Indices], num_samples: int, num_clients: int) -> None:
@@ -106,9 +105,7 @@ def need_samples(num_samples: int, needed: int, num_clients: int, kind: str) -> 
 class IID(Partition):
     """Uniformly at random, sizes equal to within one sample."""
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         need_samples(len(labels), num_clients, num_clients, "IID")
         return np.array_split(rng.permutation(len(labels)), num_clients)
 
@@ -133,9 +130,7 @@ class InOrder(Partition):
         if self.clients_size is not None and self.clients_size < 1:
             raise ValueError(f"clients_size must be at least 1 row or null, got {self.clients_size}")
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         size = self.clients_size or max(1, len(labels) // num_clients)
         used = size * num_clients
         need_samples(len(labels), used, num_clients, f"InOrder with {size} rows a client")
@@ -160,9 +155,7 @@ class Natural(Partition):
         """The source's column of client ids."""
         return self.column
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         if groups is None or len(groups) != len(labels):
             raise ValueError("Natural needs a client id for every sample, and this data set has none")
         ids, owner = np.unique(groups, return_inverse=True)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
-from fedpm_lightning.data.digits import load_digits
-from fedpm_lightning.data.image_specs import SPECS
-from fedpm_lightning.data.libsvm import WIDTHS, load_libsvm, test_file, train_file
-from fedpm_lightning.data.own import find_own, load_own
-from fedpm_lightning.data.vision import load_images
+from fedpm_lightning.data.sources.images import load_digits, load_images
+from fedpm_lightning.data.sources.known import SPECS
+from fedpm_lightning.data.sources.libsvm import WIDTHS, load_libsvm, test_file, train_file
+from fedpm_lightning.data.sources.own import find_own, load_own
 
 Loader = Callable[[DataRequest], ArraySet]
 

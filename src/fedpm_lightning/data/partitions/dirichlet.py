@@ -9,13 +9,16 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.special import logsumexp
+from numpy.random import Generator
 
-from fedpm_lightning.data.partition import Indices, Labels, Partition
-from fedpm_lightning.data.repair import check_min_samples, raise_to_minimum
-
-Floats = NDArray[np.float64]
+from fedpm_lightning.data.partitions.base import Indices, Labels, Partition
+from fedpm_lightning.data.partitions.counts import (
+    Floats,
+    check_min_samples,
+    nearest_table,
+    raise_to_minimum,
+    whole_numbers,
+)
 
 
 def check_alpha(alpha: float) -> None:
@@ -27,7 +30,7 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def log_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
+def log_dirichlet(rng: Generator, alpha: float, shape: tuple[int, int]) -> Floats:
     """Draw rows of Dir(alpha, ..., alpha) as logarithms, [rows, parts], up to a constant: the largest of a row is 0.
 
     NumPy's own routine returns NaN or zeros where every gamma variate underflows. Here the variates stay
@@ -39,7 +42,7 @@ def log_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]
     return log_gamma - log_gamma.max(axis=1, keepdims=True)
 
 
-def symmetric_dirichlet(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
+def symmetric_dirichlet(rng: Generator, alpha: float, shape: tuple[int, int]) -> Floats:
     """Draw rows of Dir(alpha, ..., alpha) without NaN for any alpha, [rows, parts], each row summing to 1."""
     weights = np.exp(log_dirichlet(rng, alpha, shape))
     return weights / weights.sum(axis=1, keepdims=True)
@@ -70,7 +73,7 @@ class _AlphaPartition(Partition):
         check_alpha(self.alpha)
         check_min_samples(self.min_samples)
 
-    def _repair(self, parts: list[Indices], rng: np.random.Generator) -> list[Indices]:
+    def _repair(self, parts: list[Indices], rng: Generator) -> list[Indices]:
         return raise_to_minimum(parts, self.min_samples, rng, f"{type(self).__name__}(alpha={self.alpha:g})")
 
 
@@ -85,9 +88,7 @@ class Dirichlet(_AlphaPartition):
         min_samples: Least samples a client must hold.
     """
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         classes = np.unique(labels)
         shares = symmetric_dirichlet(rng, self.alpha, (len(classes), num_clients))
         pieces: list[list[Indices]] = [[np.empty(0, np.int64)] for _ in range(num_clients)]
@@ -110,9 +111,7 @@ class DirichletClients(_AlphaPartition):
         min_samples: Least samples a client must hold.
     """
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         classes, available = np.unique(labels, return_counts=True)
         if not len(labels):
             return self._repair([np.empty(0, np.int64)] * num_clients, rng)
@@ -126,55 +125,6 @@ class DirichletClients(_AlphaPartition):
         return self._repair([np.concatenate(client) for client in zip(*pieces, strict=True)], rng)
 
 
-def nearest_table(log_draws: Floats, rows: Indices, columns: Indices) -> Floats:
-    """Return the table with the given sums that is nearest to exp(log_draws) up to factors, [rows, columns].
-
-    Iterative proportional fitting (Sinkhorn 1967) in logarithms. The draws of a small alpha are one-hot to any
-    precision; fitting a flattened table first, and then ever sharper ones from there, also ends with them.
-
-    Args:
-        log_draws: Logarithms of positive numbers, [rows, columns].
-        rows: Sum of each row; the last step, so exact.
-        columns: Sum of each column, met to within half a unit.
-    """
-    from scipy.special import logsumexp
-
-    with np.errstate(divide="ignore"):  # a client without samples has the logarithm -inf
-        log_rows, log_columns = np.log(rows), np.log(columns)
-    # Ratios above exp(1e6) give no other table, and would leave no digits for the counts.
-    spread = float(np.ptp(log_draws))
-    log_draws = log_draws * min(1.0, 1e6 / max(1.0, spread))
-    of_rows, flat = np.zeros(len(rows)), min(1e6, max(1.0, spread))
-    table = np.exp(log_draws)
-    while True:
-        for _ in range(100):
-            of_columns = log_columns - logsumexp(log_draws / flat + of_rows[:, None], axis=0)
-            of_rows = log_rows - logsumexp(log_draws / flat + of_columns, axis=1)
-            table = np.exp(log_draws / flat + of_rows[:, None] + of_columns)
-            if np.abs(table.sum(axis=0) - columns).max() < 0.5:
-                break
-        if flat == 1:
-            return table
-        sharper = max(1.0, flat / 2)
-        of_rows, flat = of_rows * (flat / sharper), sharper
-
-
-def whole_numbers(table: Floats, rows: Indices, columns: Indices) -> Indices:
-    """Round a table to integers with exactly the given sums, large fractions first."""
-    counts = np.floor(table).astype(np.int64)
-    while (excess := counts.sum(axis=0) - columns).max() > 0:  # the fit meets columns only nearly
-        counts[counts[:, excess.argmax()].argmax(), excess.argmax()] -= 1
-    missing_rows, missing_columns = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
-    for most in (1, int(columns.sum())):
-        for cell in np.argsort(counts - table, axis=None, kind="stable"):
-            row, column = divmod(int(cell), len(columns))
-            given = min(most, missing_rows[row], missing_columns[column])
-            counts[row, column] += given
-            missing_rows[row] -= given
-            missing_columns[column] -= given
-    return counts
-
-
 @dataclass(frozen=True)
 class QuantitySkew(_AlphaPartition):
     """Client sizes follow Dir(alpha), labels are iid (Li et al. 2022, quantity skew).
@@ -184,8 +134,6 @@ class QuantitySkew(_AlphaPartition):
         min_samples: Least samples a client must hold.
     """
 
-    def _assign(
-        self, labels: Labels, num_clients: int, rng: np.random.Generator, groups: Labels | None
-    ) -> list[Indices]:
+    def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         share = symmetric_dirichlet(rng, self.alpha, (1, num_clients))[0]
         return self._repair(cut(rng.permutation(len(labels)), share), rng)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpm_lightning.data.partition import Indices, Labels
+from fedpm_lightning.data.partitions.base import Indices, Labels
 
 
 @dataclass(frozen=True)

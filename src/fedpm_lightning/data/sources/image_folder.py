@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpm_lightning.data.errors import BrokenDataError, MissingDataError
-from fedpm_lightning.data.image_specs import ImageSpec
-from fedpm_lightning.data.image_split import ImageSplit, checked_labels, decode_images
+from fedpm_lightning.data.sources.decode import ImageSplit, checked_labels, decode_images
+from fedpm_lightning.data.sources.known import ImageSpec
+from fedpm_lightning.errors import BrokenDataError, MissingDataError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm"}
 
