@@ -28,6 +28,7 @@ from fedpm_lightning.methods import (
     FedNS,
     FedPM,
     FedProx,
+    FedSAM,
     FedSophia,
     LocalNewton,
     Method,
@@ -86,6 +87,7 @@ ROWS = {
     "FedExP": Row(
         partial(FedExP, lr=0.5, eps=1e-6), partial(FedAvg, lr=0.5), "fedexp", lambda d, _: d, stackable="any"
     ),
+    "FedSAM": Row(partial(FedSAM, lr=0.1, rho=0.5), partial(FedSAM, lr=0.1, rho=0.0), "fedsam", lambda d, _: d),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),

@@ -10,6 +10,7 @@ from fedpm_lightning.methods.fednova import FedNova
 from fedpm_lightning.methods.fedns import FedNS
 from fedpm_lightning.methods.fedpm import FedPM
 from fedpm_lightning.methods.fedprox import FedProx
+from fedpm_lightning.methods.fedsam import FedSAM
 from fedpm_lightning.methods.fedsophia import FedSophia
 from fedpm_lightning.methods.local_newton import LocalNewton
 from fedpm_lightning.methods.ltda import LTDA
@@ -24,6 +25,7 @@ __all__ = [  # noqa: RUF022 (the taxonomy's order)
     "FedDyn",
     "FedNova",
     "FedExP",
+    "FedSAM",
     "FedNL",
     "FedNew",
     "FedNS",

@@ -19,7 +19,7 @@ At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
 
 TAXONOMY = (
-    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "FedExP",
+    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "FedExP", "FedSAM",
     "FedAdam", "FedYogi", "FedAdagrad",
     "FedNL", "FedNew", "FedNS", "LocalNewton", "LTDA", "FedSophia", "FedPM",
 )  # fmt: skip

@@ -22,6 +22,7 @@ LOOKS: dict[str, tuple[str, str]] = {
     "FedDyn": ("#DDCC77", "H"),
     "FedNova": ("#117733", "1"),
     "FedExP": ("#6699CC", "+"),
+    "FedSAM": ("#AA4466", "x"),
     "FedAdam": ("#000000", "X"),
     "FedYogi": ("#661100", "h"),
     "FedAdagrad": ("#888888", "d"),
