@@ -26,7 +26,8 @@ from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import observe_rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.models import CNN
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 from fedpm_lightning.types import Batch
 
 FEDAVG = "FedAvg step"
@@ -54,8 +55,8 @@ def whole_steps(model: LocalModel, batch: Batch, steps: int) -> dict[str, Callab
     for cov, inv, rows in VARIANTS:
 
         def foof(cov: int = cov, inv: int = inv, rows: int | None = rows) -> object:
-            settings = {"cov_every": cov, "inv_every": inv, "max_rows": rows}
-            optimizer = FOOF(model.params, model.layers, lr=1e-6, damping=10.0, **settings)
+            foof = Foof(10.0, cov_every=cov, inv_every=inv, max_rows=rows)
+            optimizer = FOOF(model.params, model.layers, foof, lr=1e-6)
             return local_loop(model, batches, optimizer)
 
         work[f"FOOF step, cov_every {cov}, inv_every {inv}, max_rows {rows}"] = foof

@@ -29,7 +29,8 @@ from benchmarks.tasks import Task
 from fedpm_lightning.client.local_loop import local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 
 SAMPLES, FEATURES = 20, 60  # of one client
 METHODS = ("FedAvg", "FedPM")
@@ -78,7 +79,13 @@ def foof_cell(d: int, arguments: argparse.Namespace) -> Cell:
     batches = [(torch.randn(arguments.batch, d), torch.arange(arguments.batch) % 10) for _ in range(arguments.steps)]
 
     def foof(max_rows: int | None) -> Callable[[], object]:
-        return lambda: local_loop(model, batches, FOOF(model.params, model.layers[:1], lr=1e-6, max_rows=max_rows))
+        return lambda: local_loop(
+            model,
+            batches,
+            FOOF(
+                model.params, model.layers[:1], Foof(max_rows=max_rows, damping=1.0, cov_every=1, inv_every=1), lr=1e-6
+            ),
+        )
 
     work = {
         "sgd": lambda: local_loop(model, batches, SGD(model.params.values(), lr=1e-6)),

@@ -21,23 +21,23 @@ if [ "$stage" = tune ]; then
   for lr in 0.03 0.1 0.3; do fit "fedavg-$lr" fedavg 0 lr=$lr; done
   for pair in "0.1 3" "0.3 10" "1.0 30"; do
     read -r lr delta <<<"$pair"
-    fit "local_newton-$lr-$delta" local_newton 0 lr=$lr damping=$delta
+    fit "local_newton-$lr-$delta" local_newton 0 lr=$lr preconditioner.damping=$delta
   done
   for triple in "0.1 3 0.3" "0.3 10 1" "0.3 10 0.3"; do
     read -r lr delta mix <<<"$triple"
-    fit "fedpm-$lr-$delta-$mix" fedpm 0 lr=$lr damping=$delta mix_damping=$mix
+    fit "fedpm-$lr-$delta-$mix" fedpm 0 lr=$lr preconditioner.damping=$delta mix_damping=$mix
   done
   for pair in "0.03 1" "0.1 1" "0.1 3" "0.3 3"; do
     read -r lr delta <<<"$pair"
-    fit "fedpm_paper-$lr-$delta" fedpm_paper 0 lr=$lr damping=$delta
+    fit "fedpm_paper-$lr-$delta" fedpm_paper 0 lr=$lr preconditioner.damping=$delta
   done
 else
   for seed in ${SEEDS:-1 2 3 4 5 6}; do
     fit fedavg fedavg $seed lr=0.1
-    fit local_newton local_newton $seed lr=1.0 damping=30
+    fit local_newton local_newton $seed lr=1.0 preconditioner.damping=30
     fit fedpm fedpm $seed
     fit fedpm_mix0.3 fedpm $seed mix_damping=0.3
-    fit fedpm_paper fedpm_paper $seed lr=0.3 damping=3
-    fit fedpm_every fedpm $seed cov_every=1 inv_every=1 max_rows=null # every factor at every step
+    fit fedpm_paper fedpm_paper $seed lr=0.3 preconditioner.damping=3
+    fit fedpm_every fedpm $seed preconditioner.cov_every=1 preconditioner.inv_every=1 preconditioner.max_rows=null # every factor at every step
   done
 fi

@@ -64,9 +64,9 @@ EPOCHS = ("fedavg", "scaffold", "local_newton", "fedpm", "fedpm_aligned")
 def options(name: str, point: tuple[float, ...]) -> list[str]:
     """Return a setting's options."""
     _, keys, fixed, _ = METHODS[name]
-    place = {"server_lr": "model.server_optimizer.init_args.lr"}
+    place = {"server_lr": "model.server_optimizer.init_args.lr", "damping": "model.method.preconditioner.damping"}
     tuned = [f"--{place.get(key, f'model.method.{key}')}={value:g}" for key, value in zip(keys, point, strict=True)]
-    return tuned + [f"--model.method.{option}" for option in fixed]
+    return tuned + [f"--model.method.preconditioner.{option}" for option in fixed]
 
 
 def fit(folder: Path, name: str, point: tuple[float, ...], alpha: float, seed: int, source: str, *more: str) -> None:

@@ -14,12 +14,13 @@ from fedpm_lightning.data.sources.libsvm import load_libsvm
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.models import Logistic
+from fedpm_lightning.preconditioners import Hessian
 from fedpm_lightning.types import LocalWork
 from harness import InMemoryClient, Rounds
 
 REAL = Path(os.environ.get("FEDPM_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data").resolve()
 L2 = 1e-3
-PURE = {"lr": 1.0, "damping": 0.0, "damping_mode": "absolute", "ema": 0.0, "preconditioner": "hessian"}
+PURE = {"lr": 1.0, "preconditioner": Hessian()}
 NAME = "linear.weight"
 
 

@@ -173,7 +173,7 @@ def test_quantised_uploads_have_no_vector_to_measure(fedpm, tiny_libsvm, capsys)
 
 def test_damping_counts_what_the_log_tells(quickstart, caplog):
     """Without damping every low-rank factor fails, and so does the server's sum of two clients."""
-    method = ("--model.method.damping", "0", "--model.method.damping_mode", "absolute")
+    method = ("--model.method.preconditioner.damping", "0", "--model.method.preconditioner.damping_mode", "absolute")
     mixing = ("--model.method.mix_damping", "0", "--model.method.lr", "0.01", "--rounds", "1")
     few = ("--data.clients_per_round", "2", "--model.local_epochs", "null", "--model.local_steps", "1")
     with caplog.at_level(logging.WARNING, logger="fedpm_lightning.curvature.damping"):

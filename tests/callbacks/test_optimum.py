@@ -51,7 +51,7 @@ def test_the_figures_are_those_of_the_pooled_problem(convex_run):
 
 
 def test_the_gap_decides_which_round_is_best(convex_run):
-    run = convex_run[0]("--model.method.preconditioner", "diagonal")
+    run = convex_run[0]("--model.method.preconditioner", "Diagonal")
     assert run.code == 0 and run.summary["monitor"]["key"] == "opt/gap"
     gaps = column(run, "opt/gap")
     assert run.summary["round_of_best"] == 1 + gaps.index(min(gaps))

@@ -11,6 +11,7 @@ from torch import nn
 from fedpm_lightning.callbacks import CoordinateMedian, NormClipping
 from fedpm_lightning.methods import PSGD, SCAFFOLD, FedAvg, FedPM, LocalNewton
 from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.aggregator import MeanAggregator
 from test_ranks import TWO, distance, finish, ranks, state
 
@@ -95,7 +96,7 @@ class Sums(FedAvg):
 
 def test_a_method_says_itself_whether_it_needs_a_mean_only():
     mixes = {cls.__name__: cls.mixes for cls in (FedAvg, PSGD, LocalNewton, Sums, SCAFFOLD, FedPM)}
-    assert LocalNewton(align=2.0).mixes == "sums" and FedPM().mixes == "sums"
+    assert LocalNewton(preconditioner=Foof(align=2.0)).mixes == "sums" and FedPM().mixes == "sums"
     means = {"FedAvg": "mean", "PSGD": "mean", "LocalNewton": "mean"}
     assert mixes == {**means, "Sums": "sums", "SCAFFOLD": "sums", "FedPM": "sums"}
     module = FederatedModule(nn.Linear(2, 2), Sums())

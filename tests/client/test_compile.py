@@ -11,7 +11,8 @@ from fedpm_lightning.client.local_loop import local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.models import MLP
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 
 SMALL = ("--model.net.hidden", "[16]", "--model.local_epochs", "1", "--rounds", "1")
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler here")
@@ -34,7 +35,11 @@ def test_a_step_that_observes_does_not_take_the_compiled_network():
     model = LocalModel(MLP(4, (5,), 3), Objective(), compile="default")
     model._compiled = None if model._compiled is None else lambda x: pytest.fail("hooks would not run")
     batches = [(torch.randn(6, 4), torch.arange(6) % 3)] * 2
-    local_loop(model, batches, FOOF(model.params, model.layers, lr=0.1))
+    local_loop(
+        model,
+        batches,
+        FOOF(model.params, model.layers, Foof(damping=1.0, cov_every=1, inv_every=1, max_rows=None), lr=0.1),
+    )
     with pytest.raises(pytest.fail.Exception, match="hooks"):
         local_loop(model, batches, torch.optim.SGD(model.params.values(), lr=0.1))
 

@@ -14,27 +14,40 @@ from fedpm_lightning.client.stack_check import why_not_stacked
 from fedpm_lightning.data import FeatureShift
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton
+from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.types import ClientUpdate, LocalWork
 from stacks import RAGGED, Side, clients_of, close, same_update
+
+
+def relative(damping=10.0, **settings):
+    """The full Hessian with a damping of ten times its mean curvature."""
+    return Hessian(damping, "relative", **settings)
+
 
 METHODS = {
     "FedAvg": partial(FedAvg, 0.1),
     "FedAvg, momentum and decay": partial(FedAvg, 0.05, momentum=0.9, weight_decay=0.01),
     "FedProx": partial(FedProx, 0.1, momentum=0.5, mu=0.3),
     "SCAFFOLD": partial(SCAFFOLD, 0.05, momentum=0.5, weight_decay=0.01),
-    "LocalNewton": partial(LocalNewton, 0.1, damping=1.0, momentum=0.5, weight_decay=0.01),
-    "LocalNewton, cov_every": partial(LocalNewton, 0.1, damping=1.0, cov_every=2),
-    "FedPM": partial(FedPM, 0.1, damping=1.0),
-    "FedPM, last batch": partial(FedPM, 0.1, damping=1.0, ema=0.0, mix_damping=None),
-    "FedPM, inv_every": partial(FedPM, 0.1, damping=1.0, inv_every=3, momentum=0.5),
-    "FedPM, inv_every, ema": partial(FedPM, 0.1, damping=1.0, inv_every=3, mix_factor="ema"),
-    "FedPM, settled": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=4, max_rows=None),
-    "FedPM, every step, every eighth": partial(FedPM, 0.1, damping=1.0, cov_every=1, inv_every=8, max_rows=None),
-    "FedPM, every second, every eighth": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=8, max_rows=None),
-    "FedPM, every fourth, every eighth": partial(FedPM, 0.1, damping=1.0, cov_every=4, inv_every=8, max_rows=None),
-    "FedPM, few rows": partial(FedPM, 0.1, damping=1.0, cov_every=3, inv_every=3, max_rows=9),
-    "FedPM, few images": partial(FedPM, 0.1, damping=1.0, cov_every=1, inv_every=1, cov_images=4),
-    "FedPM, both": partial(FedPM, 0.1, damping=1.0, cov_every=2, inv_every=3, spatial="sum"),
+    "LocalNewton": partial(LocalNewton, 0.1, momentum=0.5, weight_decay=0.01, preconditioner=Foof(damping=1.0)),
+    "LocalNewton, cov_every": partial(LocalNewton, 0.1, preconditioner=Foof(damping=1.0, cov_every=2)),
+    "FedPM": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0)),
+    "FedPM, last batch": partial(FedPM, 0.1, mix_damping=None, preconditioner=Foof(damping=1.0, ema=0.0)),
+    "FedPM, inv_every": partial(FedPM, 0.1, momentum=0.5, preconditioner=Foof(damping=1.0, inv_every=3)),
+    "FedPM, inv_every, ema": partial(FedPM, 0.1, mix_factor="ema", preconditioner=Foof(damping=1.0, inv_every=3)),
+    "FedPM, settled": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=2, inv_every=4, max_rows=None)),
+    "FedPM, every step, every eighth": partial(
+        FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=1, inv_every=8, max_rows=None)
+    ),
+    "FedPM, every second, every eighth": partial(
+        FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=2, inv_every=8, max_rows=None)
+    ),
+    "FedPM, every fourth, every eighth": partial(
+        FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=4, inv_every=8, max_rows=None)
+    ),
+    "FedPM, few rows": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=3, inv_every=3, max_rows=9)),
+    "FedPM, few images": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=1, inv_every=1, cov_images=4)),
+    "FedPM, both": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=2, inv_every=3, spatial="sum")),
 }
 
 
@@ -127,10 +140,15 @@ def test_equal_clients_are_not_masked():
 
 
 NEWTON = {
-    "LocalNewton": partial(LocalNewton, preconditioner="hessian", momentum=0.5, weight_decay=0.01, inv_every=2),
-    "FedPM": partial(FedPM, 1.0, damping=0.0, damping_mode="absolute", mix_damping=None, preconditioner="hessian"),
-    "FedPM, damping": partial(FedPM, 0.5, damping=0.1, preconditioner="hessian"),
-    "FedPM, diagonal": partial(FedPM, 0.1, damping=1.0, preconditioner="diagonal"),
+    "LocalNewton": partial(
+        LocalNewton,
+        momentum=0.5,
+        weight_decay=0.01,
+        preconditioner=relative(inv_every=2),
+    ),
+    "FedPM": partial(FedPM, 1.0, mix_damping=None, preconditioner=Hessian()),
+    "FedPM, damping": partial(FedPM, 0.5, preconditioner=relative(damping=0.1)),
+    "FedPM, diagonal": partial(FedPM, 0.1, preconditioner=Diagonal(1.0, "relative")),
 }
 
 
@@ -316,13 +334,43 @@ class Noisy(MixesSamples):
         (SCAFFOLD, mlp, None, None),
         (FedSophia, mlp, None, "FedSophia, with these settings, looks at one client at a time"),
         (partial(FedPM, correction="gradient"), mlp, None, "FedPM, with these settings"),
-        (partial(LocalNewton, preconditioner="hessian"), logistic, None, "LocalNewton, with these settings"),
-        (partial(LocalNewton, preconditioner="hessian"), logit, None, None),
-        (partial(LocalNewton, preconditioner="hessian", line_search=True), logit, None, "LocalNewton, with these"),
-        (partial(FedPM, preconditioner="hessian", correction="gradient"), logit, None, "FedPM, with these settings"),
-        (partial(FedPM, preconditioner="hessian", mix_factor="full_pass"), logit, None, "FedPM, with these settings"),
-        (partial(FedPM, preconditioner="hessian"), mlp, None, "FedPM, with these settings"),
-        (partial(FedPM, preconditioner="hessian"), logit, Squared(), "closed form: logistic regression"),
+        (
+            partial(LocalNewton, preconditioner=relative()),
+            logistic,
+            None,
+            "LocalNewton, with these settings",
+        ),
+        (partial(LocalNewton, preconditioner=relative()), logit, None, None),
+        (
+            partial(LocalNewton, preconditioner=relative(line_search=True)),
+            logit,
+            None,
+            "LocalNewton, with these",
+        ),
+        (
+            partial(FedPM, correction="gradient", preconditioner=relative()),
+            logit,
+            None,
+            "FedPM, with these settings",
+        ),
+        (
+            partial(FedPM, mix_factor="full_pass", preconditioner=relative()),
+            logit,
+            None,
+            "FedPM, with these settings",
+        ),
+        (
+            partial(FedPM, preconditioner=relative()),
+            mlp,
+            None,
+            "FedPM, with these settings",
+        ),
+        (
+            partial(FedPM, preconditioner=relative()),
+            logit,
+            Squared(),
+            "closed form: logistic regression",
+        ),
         (NewUpdate, mlp, None, "NewUpdate, with these settings"),
         (CountsSamples, mlp, None, "must not declare that clients can be stacked"),
         (FedAvg, mlp, NoPerSample(), "NoPerSample has no per_sample"),

@@ -18,7 +18,8 @@ from fedpm_lightning.curvature.errors import collect_errors, error_rows, explain
 from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 
 WIDE = 60
 
@@ -100,7 +101,9 @@ def rounds(
     """Train six steps; return the weights and how often a step was made of errors."""
     torch.manual_seed(1)
     model = LocalModel(net, objective)
-    foof = FOOF(model.params, model.layers, lr=0.3, damping=1.0, max_rows=15, **settings)  # three batches of 5 rows
+    foof = FOOF(
+        model.params, model.layers, Foof(damping=1.0, max_rows=15, cov_every=1, inv_every=1), lr=0.3, **settings
+    )  # three batches of 5 rows
     used, solve = [], LowRankPreconditioner.solve_errors
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LowRankPreconditioner, "solve_errors", lambda P, E: used.append(P) or solve(P, E))
@@ -110,7 +113,7 @@ def rounds(
 
 def without_errors(*args: object, **kwargs: object) -> tuple[dict[str, Tensor], int]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedpm_lightning.optim.foof.explains", lambda *_: False)
+        patch.setattr("fedpm_lightning.preconditioners.foof_optimizer.explains", lambda *_: False)
         return rounds(*args, **kwargs)  # pyright: ignore[reportArgumentType]
 
 

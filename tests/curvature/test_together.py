@@ -16,7 +16,8 @@ from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.curvature.together import Together, groups
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 
 
 def dense(name: str, d: int, rows: int = 40, delta: float = 0.1, lead: tuple[int, ...] = ()) -> DensePreconditioner:
@@ -81,7 +82,9 @@ def test_training_is_the_same_alone_and_together(every: int, monkeypatch: pytest
         torch.manual_seed(0)
         net = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(6, 6), nn.Tanh()))).double()
         model = LocalModel(net, Objective())
-        foof = FOOF(model.params, model.layers, lr=0.3, cov_every=every, inv_every=every)
+        foof = FOOF(
+            model.params, model.layers, Foof(cov_every=every, inv_every=every, damping=1.0, max_rows=None), lr=0.3
+        )
         batches = [(torch.randn(20, 6, dtype=torch.float64), torch.arange(20) % 6) for _ in range(7)]
         local_loop(model, batches, foof)
         return model.snapshot()

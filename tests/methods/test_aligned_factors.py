@@ -14,6 +14,7 @@ from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.methods import FedPM, LocalNewton
+from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix, preconditioned_mix, weighted_mean
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params, wire_bytes
@@ -32,20 +33,20 @@ def rounds(method, clients=None, steps=3, weighting="size"):
 
 
 def test_weight_zero_sends_nothing_and_keeps_nothing():
-    plain = rounds(FedPM(align=0.0, **DENSE))
+    plain = rounds(FedPM(preconditioner=Foof(align=0.0, **DENSE)))
     plain.step()
     assert plain.server == {}
     assert plain.method.broadcast_extra({SHARED_FACTORS: {"0": torch.eye(2)}}) == {}
 
 
 def test_the_first_round_has_nothing_to_start_from():
-    theta = [rounds(FedPM(align=align, **DENSE)).step() for align in (0.0, 20.0)]
+    theta = [rounds(FedPM(preconditioner=Foof(align=align, **DENSE))).step() for align in (0.0, 20.0)]
     assert all(torch.equal(theta[0][name], theta[1][name]) for name in theta[0])
 
 
 @pytest.mark.parametrize("method", [FedPM, LocalNewton])
 def test_the_server_keeps_the_weighted_mean_of_the_factors(method):
-    run = rounds(method(align=20.0, ema=1.0, **DENSE))
+    run = rounds(method(preconditioner=Foof(align=20.0, ema=1.0, **DENSE)))
     run.step([0, 2])
     n = torch.tensor([20.0, 26.0], dtype=torch.float64)
     for name, kept in run.server[SHARED_FACTORS].items():
@@ -56,7 +57,7 @@ def test_the_server_keeps_the_weighted_mean_of_the_factors(method):
 
 
 def test_the_damping_that_was_mixed_with_is_taken_out_again():
-    run = rounds(FedPM(align=20.0, mix_damping=7.0, **DENSE))
+    run = rounds(FedPM(mix_damping=7.0, preconditioner=Foof(align=20.0, **DENSE)))
     run.step()
     n = torch.tensor([float(u.num_samples) for u in run.updates], dtype=torch.float64)
     for name, kept in run.server[SHARED_FACTORS].items():
@@ -82,7 +83,7 @@ def test_a_start_counts_as_so_many_batches():
 
 
 def test_with_an_infinite_weight_all_step_with_one_matrix_and_mixing_is_the_mean():
-    run = rounds(FedPM(align=math.inf, **DENSE))
+    run = rounds(FedPM(preconditioner=Foof(align=math.inf, **DENSE)))
     run.step()
     shared = run.server[SHARED_FACTORS]
     theta = run.step()
@@ -91,7 +92,7 @@ def test_with_an_infinite_weight_all_step_with_one_matrix_and_mixing_is_the_mean
             assert torch.equal(update.message[PRECONDITIONERS][name].factor, A)
     mean = weighted_mean([u.params for u in run.updates], [float(u.num_samples) for u in run.updates])
     assert all(torch.allclose(theta[name], mean[name], rtol=0, atol=1e-12) for name in theta)
-    plain = rounds(LocalNewton(align=math.inf, **DENSE))
+    plain = rounds(LocalNewton(preconditioner=Foof(align=math.inf, **DENSE)))
     plain.step()
     plain.theta, plain.server = run_theta(), {SHARED_FACTORS: shared}
     stepped = plain.step()
@@ -100,14 +101,14 @@ def test_with_an_infinite_weight_all_step_with_one_matrix_and_mixing_is_the_mean
 
 def run_theta():
     """The parameters after the first round of FedPM, from which both second rounds start."""
-    run = rounds(FedPM(align=math.inf, **DENSE))
+    run = rounds(FedPM(preconditioner=Foof(align=math.inf, **DENSE)))
     return run.step()
 
 
 def test_one_client_with_full_batches_keeps_its_own_factor():
     """The first layer's inputs are the data, so its A is the same in every round, whatever the start counts as."""
     client = regression_clients(1)
-    runs = [rounds(FedPM(align=align, **DENSE), client) for align in (0.0, 20.0)]
+    runs = [rounds(FedPM(preconditioner=Foof(align=align, **DENSE)), client) for align in (0.0, 20.0)]
     x = torch.nn.functional.pad(client[0].x, (0, 1), value=1.0)
     for run in runs:
         run.step()
@@ -117,7 +118,7 @@ def test_one_client_with_full_batches_keeps_its_own_factor():
 
 
 def test_own_mixes_without_the_start():
-    run = rounds(FedPM(align=20.0, mix_factor="own", **DENSE), steps=1)
+    run = rounds(FedPM(mix_factor="own", preconditioner=Foof(align=20.0, **DENSE)), steps=1)
     run.step()
     run.step()
     for client, update in zip(run.clients, run.updates, strict=True):
@@ -130,7 +131,8 @@ def test_stacked_clients_align_like_single_ones(make):
     """Unequal clients over three rounds, with factors that are looked at in every third step only."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    method = partial(make, align=20.0, damping=1.0, cov_every=3, inv_every=3, max_rows=None)
+    foof = Foof(align=20.0, damping=1.0, cov_every=3, inv_every=3, max_rows=None)
+    method = partial(make, preconditioner=foof)
     alone = Side(method(), net, Sequential(), clients_of())
     stacked = Side(method(), net, Vectorized(4), clients_of())
     for _ in range(3):
@@ -140,7 +142,7 @@ def test_stacked_clients_align_like_single_ones(make):
 
 
 def test_a_layer_that_nobody_ran_keeps_its_factor():
-    run = rounds(FedPM(align=20.0, **DENSE))
+    run = rounds(FedPM(preconditioner=Foof(align=20.0, **DENSE)))
     run.step()
     before = dict(run.server[SHARED_FACTORS])
     aggregator = run.method.aggregator(run.client(run.clients[0], broadcast(run)).broadcast, run.server)
@@ -176,9 +178,9 @@ def test_off_diagonal_entries_are_multiplied_in_the_mixing():
 
 def test_sgd_steps_gather_the_factors_of_the_same_path():
     """With one step the factor is the one at theta, and the step is plain SGD; the mixing stays preconditioned."""
-    run = rounds(FedPM(lr=0.1, local_step="sgd", **DENSE), steps=1)
+    run = rounds(FedPM(lr=0.1, preconditioner=Foof(local_step="sgd", **DENSE)), steps=1)
     before, theta = run.theta, run.step()
-    reference = rounds(FedPM(lr=0.1, **DENSE), steps=1)
+    reference = rounds(FedPM(lr=0.1, preconditioner=Foof(**DENSE)), steps=1)
     reference.step()
     for update, other in zip(run.updates, reference.updates, strict=True):
         for name, P in update.message[PRECONDITIONERS].items():
@@ -200,7 +202,7 @@ def test_a_wide_dense_layer_steps_from_its_few_rows():
     clients = [InMemoryClient(0, torch.randn(12, 7).double(), torch.randn(12, 32).double(), batch_size=6)]
     seen = []
     for errors in (True, False):
-        method = FedPM(lr=0.3, align=20.0, damping=1.0, cov_every=2, inv_every=2, max_rows=None)
+        method = FedPM(lr=0.3, preconditioner=Foof(align=20.0, damping=1.0, cov_every=2, inv_every=2, max_rows=None))
         run = Rounds(method, net, clients, LocalWork(steps=4), SumOfSquares())
         run.server = {SHARED_FACTORS: {"2": torch.eye(41).double(), "0": torch.eye(8).double()}}
         thin = []
@@ -223,13 +225,18 @@ def _without_errors(gradient, batch, observe=(), errors=False):
         ({"align": -1.0}, "at least 0"),
         ({"align": math.nan}, "at least 0"),
         ({"align": 5.0, "ema": 0.0}, "ema 0"),
-        ({"align": 5.0, "preconditioner": "hessian"}, "foof"),
         ({"mix_factor": "own"}, "leaves out the start"),
         ({"mix_factor": "own", "align": math.inf}, "leaves out the start"),
-        ({"local_step": "sgd", "preconditioner": "hessian"}, "local_step sgd"),
+        ({"local_step": "adam"}, "preconditioned or sgd"),
         ({"mix_off_diagonal": 1.5}, r"\[0, 1\]"),
     ],
 )
 def test_what_has_no_effect_is_refused(arguments, said):
+    mixing = {name: value for name, value in arguments.items() if name.startswith("mix_")}
     with pytest.raises(ValueError, match=said):
-        FedPM(**arguments)
+        FedPM(preconditioner=Foof(**{k: v for k, v in arguments.items() if k not in mixing}), **mixing)
+
+
+def test_plain_steps_need_the_mixing_that_their_factors_are_for():
+    with pytest.raises(ValueError, match="use FedPM, or FedAvg"):
+        LocalNewton(preconditioner=Foof(local_step="sgd"))

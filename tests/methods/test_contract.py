@@ -33,6 +33,7 @@ from fedpm_lightning.methods import (
     LocalNewton,
     Method,
 )
+from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.types import LocalWork, wire_bytes
 from harness import InMemoryClient, Rounds
@@ -111,7 +112,7 @@ ROWS = {
     ),
     "LocalNewton": Row(
         partial(LocalNewton, lr=0.3),
-        partial(LocalNewton, lr=0.3, damping=1e6),
+        partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1e6)),
         "local_newton",
         lambda d, _: d,
         stackable="any",
@@ -121,8 +122,8 @@ ROWS = {
         partial(FedSophia, lr=0.05, tau=1), partial(FedSophia, lr=0.05, tau=1, eps=1e6), "fedsophia", lambda d, _: d
     ),
     "FedPM": Row(
-        partial(FedPM, lr=0.3, damping=1.0),
-        partial(LocalNewton, lr=0.3, damping=1.0),
+        partial(FedPM, lr=0.3, preconditioner=Foof(damping=1.0)),
+        partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1.0)),
         "fedpm",
         lambda d, width: d + triangle(width) + 1,
         stackable="any",
@@ -185,9 +186,12 @@ class Half(Schedule):
 
 
 CURVED = {
-    "LocalNewton, hessian": (partial(LocalNewton, 0.3, preconditioner="hessian"), True),
-    "LocalNewton, plain parameters": (partial(LocalNewton, 0.3, lr_plain=0.1), False),
-    "FedPM, diagonal": (partial(FedPM, 0.3, preconditioner="diagonal"), True),
+    "LocalNewton, hessian": (
+        partial(LocalNewton, 0.3, preconditioner=Hessian(damping=10.0, damping_mode="relative")),
+        True,
+    ),
+    "LocalNewton, plain parameters": (partial(LocalNewton, 0.3, preconditioner=Foof(lr_plain=0.1)), False),
+    "FedPM, diagonal": (partial(FedPM, 0.3, preconditioner=Diagonal(damping=10.0, damping_mode="relative")), True),
 }
 
 
@@ -200,8 +204,8 @@ def test_the_schedule_multiplies_the_learning_rate(name):
     scheduled, halved = (Rounds(make(), net, clients, work, l2=0.01) for _ in range(2))
     scheduled.federation.lr_schedule = Half()
     halved.method.lr *= 0.5
-    if getattr(halved.method, "lr_plain", None):
-        halved.method.lr_plain *= 0.5
+    if getattr(getattr(halved.method, "preconditioner", None), "lr_plain", None):
+        halved.method.preconditioner = Foof(lr_plain=0.05)
     plain = Rounds(make(), net, clients, work, l2=0.01)
     for run in (scheduled, halved, plain):
         advance(run, 2)

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from convex import NAME, PURE, central_gradient_and_hessian, logistic_clients, rounds
+from convex import NAME, central_gradient_and_hessian, logistic_clients, rounds
 from fedpm_lightning.methods import FedPM, LocalNewton
+from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.types import LocalWork
 from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 
@@ -27,7 +28,10 @@ def test_which_factor_is_mixed(factor: str, seen: int) -> None:
     data = regression_clients(1, n=30)[0]
     data.batch_size = 10
     method = FedPM(
-        0.1, damping=1.0, mix_damping=0.5, mix_factor=factor, cov_every=1, inv_every=3, ema=0.5, max_rows=None
+        0.1,
+        mix_damping=0.5,
+        mix_factor=factor,
+        preconditioner=Foof(damping=1.0, cov_every=1, inv_every=3, ema=0.5, max_rows=None),
     )
     run = Rounds(method, linear(), [data], LocalWork(steps=3), SumOfSquares())
     run.step()
@@ -43,7 +47,10 @@ def test_which_factor_is_mixed(factor: str, seen: int) -> None:
 def test_a_full_pass_is_damped_by_the_mean_of_its_diagonal() -> None:
     data = regression_clients(1, n=30)[0]
     run = Rounds(
-        FedPM(0.1, damping=1.0, mix_damping=0.5, mix_factor="full_pass"), linear(), [data], loss=SumOfSquares()
+        FedPM(0.1, mix_damping=0.5, mix_factor="full_pass", preconditioner=Foof(damping=1.0)),
+        linear(),
+        [data],
+        loss=SumOfSquares(),
     )
     run.step()
     A = second_moment(data.x)
@@ -56,7 +63,9 @@ def test_parameters_without_a_factor_are_mixed_by_the_clients_weights() -> None:
     net = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
     small, large = regression_clients(2, n=8)
     large = InMemoryClient(1, large.x.repeat(4, 1), large.y.repeat(4, 1))
-    run = Rounds(FedPM(0.1, damping=1.0), net, [small, large], loss=SumOfSquares(), weighting="size")
+    run = Rounds(
+        FedPM(0.1, preconditioner=Foof(damping=1.0)), net, [small, large], loss=SumOfSquares(), weighting="size"
+    )
     theta = run.step()
     n = torch.tensor([len(small.y), len(large.y)], dtype=torch.float64)
     for name in ("1.weight", "1.bias"):
@@ -65,18 +74,15 @@ def test_parameters_without_a_factor_are_mixed_by_the_clients_weights() -> None:
         assert (run.updates[0].params[name] - run.updates[1].params[name]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["hessian", "diagonal"])
-def test_the_newton_step_has_momentum_and_weight_decay(kind: str) -> None:
+@pytest.mark.parametrize("kind", [Hessian, Diagonal])
+def test_the_newton_step_has_momentum_and_weight_decay(kind: type[Hessian]) -> None:
     """Two steps by hand: m <- 0.5 m + P^-1 (g + wd theta)."""
     (client,) = clients = logistic_clients(1)
-    make = FedPM if kind == "diagonal" else LocalNewton
-    own = {"mix_damping": None} if kind == "diagonal" else {}
-    method = make(**{**PURE, "preconditioner": kind, "lr": 0.7, "momentum": 0.5, "weight_decay": 0.3, **own})
-    run = rounds(method, clients, steps=2)
+    run = rounds(LocalNewton(0.7, 0.5, 0.3, kind()), clients, steps=2)
     theta, m = torch.zeros(6, dtype=torch.float64), torch.zeros(6, dtype=torch.float64)
     for _ in range(2):
         g, H = central_gradient_and_hessian([client], theta)
-        m = 0.5 * m + torch.linalg.solve(H if kind == "hessian" else H.diagonal().diag(), g + 0.3 * theta)
+        m = 0.5 * m + torch.linalg.solve(H if kind is Hessian else H.diagonal().diag(), g + 0.3 * theta)
         theta = theta - 0.7 * m
     run.step()
     assert torch.allclose(run.updates[0].params[NAME][0], theta, rtol=0, atol=1e-12)

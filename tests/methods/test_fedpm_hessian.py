@@ -21,6 +21,7 @@ from convex import (
 )
 from fedpm_lightning.methods import FedNL, FedNS, FedPM, LocalNewton
 from fedpm_lightning.models import CNN
+from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.types import wire_bytes
 from harness import InMemoryClient
 
@@ -63,7 +64,7 @@ def test_the_correction_changes_nothing_with_one_step():
 
 def test_the_correction_works_with_foof_and_leaves_its_one_step_alone():
     clients = logistic_clients()
-    options = {"lr": 0.5, "damping": 1.0, "mix_damping": None, "ema": 0.0}
+    options = {"lr": 0.5, "preconditioner": Foof(damping=1.0, ema=0.0), "mix_damping": None}
     plain, corrected = (path(rounds(FedPM(**options, correction=c), clients), 2) for c in ("none", "gradient"))
     assert torch.allclose(plain[-1], corrected[-1], rtol=0, atol=1e-12)
 
@@ -109,21 +110,21 @@ def test_the_upload_is_theta_the_triangle_and_delta():
 def test_diagonal_is_a_coordinatewise_newton_step():
     clients = logistic_clients()
     g, H = central_gradient_and_hessian(clients, torch.zeros(6, dtype=torch.float64))
-    run = rounds(fedpm(preconditioner="diagonal"), clients)
+    run = rounds(fedpm(preconditioner=Diagonal()), clients)
     assert torch.allclose(run.step()[NAME][0], -g / H.diagonal(), rtol=0, atol=1e-12)
     assert {u.wire_bytes for u in run.updates} == {8 * (6 + 6)}
 
 
-@pytest.mark.parametrize("kind", ["hessian", "diagonal"])
+@pytest.mark.parametrize("kind", [Hessian, Diagonal])
 def test_mix_damping_is_the_mixings_alone(kind):
     """Local steps keep their delta; the server's P_i have the other one over the same H_i."""
     clients, zero = logistic_clients(2), torch.zeros(6, dtype=torch.float64)
-    run = rounds(fedpm(preconditioner=kind, damping=0.1, mix_damping=2.0), clients)
+    run = rounds(fedpm(preconditioner=kind(damping=0.1), mix_damping=2.0), clients)
     theta, eye = run.step()[NAME][0], torch.eye(6, dtype=torch.float64)
     numerator, denominator = zero.clone(), 0 * eye
     for client, update in zip(clients, run.updates, strict=True):
         g, H = central_gradient_and_hessian([client], zero)
-        H = H if kind == "hessian" else H.diagonal().diag()
+        H = H if kind is Hessian else H.diagonal().diag()
         own = -torch.linalg.solve(H + 0.1 * eye, g)
         assert torch.allclose(update.params[NAME][0], own, rtol=0, atol=1e-12)
         numerator, denominator = numerator + (H + 2 * eye) @ own, denominator + H + 2 * eye
@@ -159,11 +160,11 @@ def test_a_network_too_large_is_refused_with_its_size():
     with pytest.raises(ValueError, match=r"878,538 parameters squared in float64 are 6,174\.6 GB"):
         fedpm().setup(CNN())
     with pytest.raises(ValueError, match="878,538"):
-        LocalNewton(preconditioner="hessian").setup(CNN())
+        LocalNewton(preconditioner=Hessian()).setup(CNN())
 
 
 @pytest.mark.parametrize(
-    "wrong", [lambda: LocalNewton(line_search=True), lambda: fedpm(mix_factor="ema"), lambda: fedpm(inv_every=0)]
+    "wrong", [lambda: fedpm(mix_factor="ema"), lambda: fedpm(mix_factor="own"), lambda: Hessian(inv_every=0)]
 )
 def test_combinations_without_meaning_are_refused(wrong):
     with pytest.raises(ValueError):

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import FedAvg, FedPM, LocalNewton
+from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import weighted_mean
 from fedpm_lightning.types import LocalWork
 from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 
-PAPER = {"damping_mode": "absolute", "ema": 0.0, "mix_damping": None}
+PAPER = {"damping_mode": "absolute", "ema": 0.0}
 
 
 def net(d=5, out=2, bias=True, hidden=None, seed=0):
@@ -51,7 +52,12 @@ def test_fedavg_with_one_full_batch_step_is_parallel_sgd(weighting):
 def test_fedpm_with_one_step_is_the_global_preconditioned_step():
     """theta - eta (sum w P_i)^-1 (sum w g_i), exactly, for K = 1 on one linear layer."""
     clients, network, delta, lr = regression_clients(), net(bias=False), 0.1, 0.7
-    run = Rounds(FedPM(lr=lr, damping=delta, **PAPER), network, clients, loss=SumOfSquares())
+    run = Rounds(
+        FedPM(lr=lr, mix_damping=None, preconditioner=Foof(damping=delta, **PAPER)),
+        network,
+        clients,
+        loss=SumOfSquares(),
+    )
     start = dict(run.theta)
     g = global_gradient(network, start, clients, [1.0] * len(clients))["0.weight"]
     P = sum(c.x.T @ c.x / len(c.x) for c in clients) / len(clients) + delta * torch.eye(5, dtype=torch.float64)
@@ -61,13 +67,18 @@ def test_fedpm_with_one_step_is_the_global_preconditioned_step():
 def test_fedpm_on_one_linear_layer_reaches_the_pooled_least_squares_in_one_round():
     """Mixing local minimisers of quadratics with P_i = H_i and delta 0 gives the global minimiser; FedAvg does not."""
     clients, network = regression_clients(), net(bias=False)
-    run = Rounds(FedPM(lr=1.0, damping=0.0, **PAPER), network, clients, loss=SumOfSquares())
+    run = Rounds(
+        FedPM(lr=1.0, mix_damping=None, preconditioner=Foof(damping=0.0, **PAPER)),
+        network,
+        clients,
+        loss=SumOfSquares(),
+    )
     H = sum(c.x.T @ c.x / len(c.x) for c in clients)
     b = sum(c.x.T @ c.y / len(c.x) for c in clients)
     optimum = torch.linalg.solve(H, b).T
     assert torch.allclose(run.step()["0.weight"], optimum, atol=1e-9)
     plain = Rounds(
-        LocalNewton(lr=1.0, damping=0.0, damping_mode="absolute", ema=0.0),
+        LocalNewton(lr=1.0, preconditioner=Foof(damping=0.0, damping_mode="absolute", ema=0.0)),
         network,
         clients,
         loss=SumOfSquares(),
@@ -79,8 +90,10 @@ def test_fedpm_on_one_linear_layer_reaches_the_pooled_least_squares_in_one_round
 def test_fedpm_of_one_client_is_that_client(steps):
     clients, network = regression_clients(1), net(hidden=7)
     work = LocalWork(steps=steps)
-    mixed = Rounds(FedPM(lr=0.1, damping=0.3, mix_damping=None), network, clients, work, SumOfSquares()).step()
-    alone = Rounds(LocalNewton(lr=0.1, damping=0.3), network, clients, work, SumOfSquares()).step()
+    mixed = Rounds(
+        FedPM(lr=0.1, mix_damping=None, preconditioner=Foof(damping=0.3)), network, clients, work, SumOfSquares()
+    ).step()
+    alone = Rounds(LocalNewton(lr=0.1, preconditioner=Foof(damping=0.3)), network, clients, work, SumOfSquares()).step()
     assert close(mixed, alone)
 
 
@@ -89,8 +102,10 @@ def test_fedpm_with_equal_preconditioners_is_local_newton():
     base = regression_clients(1)[0]
     clients = [InMemoryClient(k, base.x, base.y + k) for k in range(3)]
     work = LocalWork(steps=3)
-    mixed = Rounds(FedPM(lr=0.2, damping=0.1, mix_damping=None), net(), clients, work, SumOfSquares()).step()
-    plain = Rounds(LocalNewton(lr=0.2, damping=0.1), net(), clients, work, SumOfSquares()).step()
+    mixed = Rounds(
+        FedPM(lr=0.2, mix_damping=None, preconditioner=Foof(damping=0.1)), net(), clients, work, SumOfSquares()
+    ).step()
+    plain = Rounds(LocalNewton(lr=0.2, preconditioner=Foof(damping=0.1)), net(), clients, work, SumOfSquares()).step()
     assert close(mixed, plain)
 
 
@@ -122,7 +137,7 @@ def test_agreeing_clients_are_a_fixed_point_of_the_mixing(num, delta):
     """All theta_i equal, P_i all different: the mixing returns that theta, in float32, and weights do not shrink."""
     clients = regression_clients(num, dtype=torch.float32)
     network = net().float()
-    method = FedPM(lr=1e-30, damping=delta, damping_mode="relative", mix_damping=None)
+    method = FedPM(lr=1e-30, mix_damping=None, preconditioner=Foof(damping=delta, damping_mode="relative"))
     run = Rounds(method, network, clients, loss=SumOfSquares())
     start = dict(run.theta)
     for _ in range(20):

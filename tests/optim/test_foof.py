@@ -16,7 +16,8 @@ from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
 from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
-from fedpm_lightning.optim.foof import FOOF
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 
 
 def least_squares(out: Tensor, y: Tensor) -> Tensor:
@@ -34,6 +35,11 @@ def one_step(net: nn.Module, foof: FOOF, x: Tensor, y: Tensor, loss: Any = least
     foof.step()
 
 
+def every_step(**settings: Any) -> Foof:
+    """Every batch is observed and every P made anew; delta is the layer's mean curvature."""
+    return Foof(**{"damping": 1.0, "cov_every": 1, "inv_every": 1, "max_rows": None, **settings})
+
+
 def mlp() -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(inplace=True), nn.LayerNorm(8), nn.Linear(8, 3))
@@ -48,7 +54,12 @@ def data(*lead: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("lead", [(40,), (8, 5)])
 def test_one_step_without_damping_is_least_squares(lead: tuple[int, ...]) -> None:
     net, (x, y) = nn.Linear(6, 3).double(), data(*lead)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), 1.0, damping=0.0, damping_mode="absolute")
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(damping=0.0, damping_mode="absolute"),
+        1.0,
+    )
     one_step(net, foof, x, y)
     X = torch.cat([x.reshape(-1, 6), torch.ones(40, 1, dtype=torch.float64)], dim=1)
     solution = torch.linalg.lstsq(X, y.reshape(-1, 3)).solution.T
@@ -60,7 +71,12 @@ def test_a_conv_is_least_squares_too() -> None:
     conv = nn.Conv2d(2, 3, 3, padding=1, groups=1).double()
     x, y = torch.randn(4, 2, 5, 5, dtype=torch.float64), torch.randn(4, 3, 5, 5, dtype=torch.float64)
     rows = lambda t: t.movedim(1, -1)  # noqa: E731
-    foof = FOOF(dict(conv.named_parameters()), find_layers(conv), 1.0, damping=0.0, damping_mode="absolute")
+    foof = FOOF(
+        dict(conv.named_parameters()),
+        find_layers(conv),
+        every_step(damping=0.0, damping_mode="absolute"),
+        1.0,
+    )
     one_step(conv, foof, x, y, lambda out, y: least_squares(rows(out), rows(y)))
     gradient = torch.autograd.grad(least_squares(rows(conv(x)), rows(y)), list(conv.parameters()))
     assert all(g.abs().max() < 1e-12 for g in gradient)
@@ -72,9 +88,8 @@ def test_large_absolute_damping_is_sgd() -> None:
     foof = FOOF(
         dict(net.named_parameters()),
         find_layers(net),
+        every_step(damping=1e7, damping_mode="absolute"),
         1e6,
-        damping=1e7,
-        damping_mode="absolute",
         lr_plain=0.1,
     )
     sgd = torch.optim.SGD(other.parameters(), 0.1)
@@ -88,7 +103,14 @@ def test_large_absolute_damping_is_sgd() -> None:
 def test_without_layers_it_is_sgd_with_momentum_and_weight_decay() -> None:
     net, (x, y) = mlp(), data(5)
     other = copy.deepcopy(net)
-    foof = FOOF(dict(net.named_parameters()), [], lr=0.1, momentum=0.9, weight_decay=0.01)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        [],
+        every_step(),
+        lr=0.1,
+        momentum=0.9,
+        weight_decay=0.01,
+    )
     sgd = torch.optim.SGD(other.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
     for _ in range(3):
         one_step(net, foof, x, y)
@@ -106,13 +128,11 @@ def test_the_step_is_the_formula() -> None:
     foof = FOOF(
         dict(net.named_parameters()),
         find_layers(net),
+        every_step(damping=0.2, damping_mode="absolute", ema=0.0),
         lr=0.3,
         momentum=0.5,
         weight_decay=0.1,
-        damping=0.2,
-        damping_mode="absolute",
         lr_plain=0.05,
-        ema=0.0,
     )
     buffers: dict[str, Tensor] = {}
     for _ in range(2):
@@ -137,7 +157,12 @@ def test_the_step_is_the_formula() -> None:
 def test_spatial_reaches_the_factor(spatial: Any) -> None:
     conv = nn.Conv2d(2, 3, 3, bias=False).double()
     x = torch.randn(2, 2, 6, 6, dtype=torch.float64)
-    foof = FOOF(dict(conv.named_parameters()), find_layers(conv), 0.1, damping=0.0, spatial=spatial)
+    foof = FOOF(
+        dict(conv.named_parameters()),
+        find_layers(conv),
+        every_step(damping=0.0, spatial=spatial),
+        0.1,
+    )
     one_step(conv, foof, x, torch.zeros(2, 3, 4, 4, dtype=torch.float64))
     patches = F.unfold(x, 3).mT.reshape(32, 18)
     torch.testing.assert_close(
@@ -151,7 +176,12 @@ def test_spatial_reaches_the_factor(spatial: Any) -> None:
 def test_the_last_p_used_is_the_one_that_is_mixed() -> None:
     net, (x, y) = mlp(), data(30)
     layers = find_layers(net)
-    foof = FOOF(dict(net.named_parameters()), layers, lr=0.3, damping=0.5, ema=0.0)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        layers,
+        every_step(damping=0.5, ema=0.0),
+        lr=0.3,
+    )
     assert foof.preconditioners() == {}
     for _ in range(3):
         with collect_input_rows(net, layers) as X:
@@ -171,7 +201,12 @@ def test_raised_damping_travels_with_p(caplog: pytest.LogCaptureFixture) -> None
     """A constant input: rank one, not definite in float32 at damping 1e-12."""
     net = nn.Linear(30, 2)
     x, y = torch.full((64, 30), 100.0), torch.randn(64, 2)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), 0.1, damping=1e-12, damping_mode="absolute")
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(damping=1e-12, damping_mode="absolute"),
+        0.1,
+    )
     one_step(net, foof, x, y)
     assert foof.preconditioners()[""].delta.item() > 1e-12
     assert "Cholesky failed" in caplog.text
@@ -180,7 +215,12 @@ def test_raised_damping_travels_with_p(caplog: pytest.LogCaptureFixture) -> None
 
 def test_cov_every_and_inv_every() -> None:
     net, (x, y) = mlp(), data(30)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1, ema=0.5, cov_every=2, inv_every=3)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(ema=0.5, cov_every=2, inv_every=3),
+        lr=0.1,
+    )
     wanted: list[bool] = []
     seen: list[Tensor] = []
     current: list[Tensor] = []
@@ -198,7 +238,12 @@ def test_cov_every_and_inv_every() -> None:
 def test_a_layer_without_enough_rows_is_looked_at_in_every_step() -> None:
     """Two rows a batch: the first layer (d = 7) has enough of them after 4 batches, the second (d = 9) after 5."""
     net = mlp()
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1, ema=1.0, cov_every=4, inv_every=4)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(ema=1.0, cov_every=4, inv_every=4),
+        lr=0.1,
+    )
     wanted: list[list[str]] = []
     for _ in range(9):
         wanted.append([layer.name for layer in foof.wants()])
@@ -215,7 +260,12 @@ def test_a_convolution_may_look_at_a_part_of_its_images() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(27, 3)).double()
     x, y = torch.randn(8, 2, 5, 5, dtype=torch.float64), torch.randn(8, 3, dtype=torch.float64)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1, cov_images=3)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(cov_images=3),
+        lr=0.1,
+    )
     with collect_input_rows(net, find_layers(net)) as X:
         net(x[:3])
     expected = X["0"].covariance()
@@ -230,7 +280,12 @@ def test_a_convolution_may_look_at_a_part_of_its_images() -> None:
 
 def test_learning_rates_may_change_between_steps() -> None:
     net, (x, y) = mlp(), data(30)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(),
+        lr=0.1,
+    )
     for group in foof.param_groups:
         group["lr"] = 0.0
     before = copy.deepcopy(net.state_dict())
@@ -253,11 +308,10 @@ def test_a_leading_client_axis_equals_a_loop_over_clients(batch: int) -> None:
         "lr": 0.2,
         "momentum": 0.5,
         "weight_decay": 0.1,
-        "damping": 0.3,
         "lr_plain": 0.05,
     }
-    stacked = FOOF(leaves, layers, **settings)
-    loops = [FOOF(dict(net.named_parameters()), layers, **settings) for net in nets]
+    stacked = FOOF(leaves, layers, every_step(damping=0.3), **settings)
+    loops = [FOOF(dict(net.named_parameters()), layers, every_step(damping=0.3), **settings) for net in nets]
 
     def loss(p: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Rows]]:
         with collect_input_rows(nets[0], layers) as X:
@@ -284,7 +338,12 @@ def test_few_rows_use_woodbury_and_take_the_same_step() -> None:
     net = nn.Linear(50, 4).double()
     x, y = torch.randn(8, 50, dtype=torch.float64), torch.randn(8, 4, dtype=torch.float64)
     W = torch.cat([net.weight, net.bias[:, None]], dim=1).detach()
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.7, damping=0.1, damping_mode="absolute")
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(damping=0.1, damping_mode="absolute"),
+        lr=0.7,
+    )
     one_step(net, foof, x, y)
     P = foof.preconditioners()[""]
     assert isinstance(P, LowRankPreconditioner)
@@ -296,7 +355,12 @@ def test_few_rows_use_woodbury_and_take_the_same_step() -> None:
 
 def test_autocast_around_the_whole_step_changes_no_precision() -> None:
     net, (x, y) = mlp().float(), (t.float() for t in data(30))
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(),
+        lr=0.1,
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         one_step(net, foof, x, y)
     for P in foof.preconditioners().values():
@@ -308,8 +372,22 @@ def test_a_layer_that_does_not_run_does_not_move() -> None:
     net = mlp()
     net.append(nn.Linear(3, 3).double())
     before = net[4].weight.detach().clone()
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
-    one_step(nn.Sequential(*net[:4]), FOOF(dict(net[:4].named_parameters()), find_layers(net[:4]), 0.1), *data(30))
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(),
+        lr=0.1,
+    )
+    one_step(
+        nn.Sequential(*net[:4]),
+        FOOF(
+            dict(net[:4].named_parameters()),
+            find_layers(net[:4]),
+            every_step(),
+            0.1,
+        ),
+        *data(30),
+    )
     foof.zero_grad()
     with collect_input_rows(net, foof.wants()) as X:
         out = net[:4](data(30)[0])
@@ -322,14 +400,24 @@ def test_a_layer_that_does_not_run_does_not_move() -> None:
 def test_nan_activations_are_an_error_that_names_the_layer() -> None:
     net, (x, y) = mlp(), data(30)
     x[3, 2] = float("nan")
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(),
+        lr=0.1,
+    )
     with pytest.raises(CurvatureError, match=r"layer '0'.*NaN or Inf"):
         one_step(net, foof, x, y)
 
 
 def test_a_step_without_its_rows_is_an_error() -> None:
     net, (x, y) = mlp(), data(5)
-    foof = FOOF(dict(net.named_parameters()), find_layers(net), lr=0.1)
+    foof = FOOF(
+        dict(net.named_parameters()),
+        find_layers(net),
+        every_step(),
+        lr=0.1,
+    )
     least_squares(net(x), y).backward()
     with pytest.raises(RuntimeError, match="before observe"):
         foof.step()
@@ -341,7 +429,7 @@ def test_a_step_without_its_rows_is_an_error() -> None:
 def test_a_closure_is_refused() -> None:
     net = mlp()
     with pytest.raises(ValueError, match="no closure"):
-        FOOF(dict(net.named_parameters()), [], lr=0.1).step(lambda: 0.0)
+        FOOF(dict(net.named_parameters()), [], every_step(), lr=0.1).step(lambda: 0.0)
 
 
 @pytest.mark.parametrize(
@@ -355,19 +443,26 @@ def test_a_closure_is_refused() -> None:
         ({"damping": -1.0}, "damping must be"),
         ({"damping_mode": "other"}, "damping_mode must be"),
         ({"ema": 2.0}, "ema must be in"),
-        ({"cov_every": 0}, "cov_every must be at least 1, got 0"),
-        ({"inv_every": 0}, "inv_every must be at least 1, got 0"),
-        ({"cov_images": 0}, "cov_images must be at least 1 or null, got 0"),
-        ({"spatial": "max"}, "spatial must be 'mean' or 'sum', got 'max'"),
+        ({"cov_every": 0}, "cov_every must be a finite number of at least 1, got 0"),
+        ({"inv_every": 0}, "inv_every must be a finite number of at least 1, got 0"),
+        ({"cov_images": 0}, "cov_images must be a finite number of at least 1, got 0"),
+        ({"spatial": "max"}, "spatial must be mean or sum, got 'max'"),
     ],
 )
 def test_bad_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     net = mlp()
+    steps = {k: v for k, v in settings.items() if k in ("lr", "lr_plain", "momentum", "weight_decay")}
     with pytest.raises(ValueError, match=message):
-        FOOF(dict(net.named_parameters()), find_layers(net), **{"lr": 0.1, **settings})
+        foof = every_step(**{k: v for k, v in settings.items() if k not in steps})
+        FOOF(dict(net.named_parameters()), find_layers(net), foof, **{"lr": 0.1, **steps})
 
 
 def test_layers_of_another_network_are_rejected() -> None:
     net = mlp()
     with pytest.raises(ValueError, match=r"not in params: \['0.bias', '0.weight'\]"):
-        FOOF(dict(net[3].named_parameters(prefix="3")), find_layers(net), lr=0.1)
+        FOOF(
+            dict(net[3].named_parameters(prefix="3")),
+            find_layers(net),
+            every_step(),
+            lr=0.1,
+        )

@@ -13,7 +13,8 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.hessian import hessian
 from fedpm_lightning.models import MLP, Logistic
-from fedpm_lightning.optim.newton import Newton
+from fedpm_lightning.preconditioners import Hessian
+from fedpm_lightning.preconditioners.newton_optimizer import Newton
 from harness import SumOfSquares
 
 
@@ -28,15 +29,15 @@ def flat(model):
     return torch.cat([p.detach().flatten() for p in model.params.values()])
 
 
-def one_step(model, batch, **options):
-    optimizer = Newton(model.params, **options)
+def one_step(model, batch, hessian=None, **options):
+    optimizer = Newton(model.params, hessian or Hessian(), **options)
     local_loop(model, [batch], optimizer)
     return optimizer
 
 
 def test_one_full_step_minimises_a_quadratic():
     model, batch = setting(loss=SumOfSquares())
-    assert isinstance(Newton(model.params), SeesBatches)
+    assert isinstance(Newton(model.params, Hessian()), SeesBatches)
     one_step(model, batch)
     model.gradient(batch)
     assert all(p.grad.norm() < 1e-13 for p in model.params.values())
@@ -50,7 +51,7 @@ def test_the_damped_step(damping, mode, delta):
     g = torch.cat([p.grad.flatten() for p in model.params.values()])
     delta = 0.5 * float(H.trace()) / 5 if delta is None else delta
     expected = -0.7 * torch.linalg.solve(H + delta * torch.eye(5, dtype=torch.float64), g)
-    optimizer = one_step(model, batch, lr=0.7, damping=damping, damping_mode=mode)
+    optimizer = one_step(model, batch, Hessian(damping, mode), lr=0.7)
     assert torch.allclose(flat(model), expected, atol=1e-14)
     P = optimizer.preconditioners()["theta"]
     assert torch.allclose(P.dense(), H + delta * torch.eye(5, dtype=torch.float64), atol=1e-15)
@@ -60,7 +61,7 @@ def test_the_damped_step(damping, mode, delta):
 
 def test_the_last_preconditioner_is_that_of_the_last_step_not_of_the_end():
     model, batch = setting()
-    optimizer = Newton(model.params)
+    optimizer = Newton(model.params, Hessian())
     local_loop(model, [batch], optimizer)
     before_last = hessian(model, batch)
     local_loop(model, [batch], optimizer)
@@ -72,7 +73,7 @@ def test_the_last_preconditioner_is_that_of_the_last_step_not_of_the_end():
 def test_inv_every_keeps_the_hessian():
     model, batch = setting()
     first = hessian(model, batch)
-    optimizer = Newton(model.params, inv_every=2)
+    optimizer = Newton(model.params, Hessian(inv_every=2))
     local_loop(model, [batch, batch], optimizer)
     assert torch.allclose(optimizer.preconditioners()["theta"].dense(), first, atol=1e-15)
 
@@ -85,7 +86,7 @@ def test_momentum_and_weight_decay_by_hand():
     for _ in range(3):
         m = 0.5 * m + torch.linalg.solve(H, H @ (theta - optimum) + 0.2 * eye @ theta)
         theta = theta - 0.3 * m
-    optimizer = Newton(model.params, lr=0.3, momentum=0.5, weight_decay=0.2)
+    optimizer = Newton(model.params, Hessian(), lr=0.3, momentum=0.5, weight_decay=0.2)
     local_loop(model, [batch] * 3, optimizer)
     assert torch.allclose(flat(model), theta, atol=1e-13)
 
@@ -106,7 +107,7 @@ def test_the_line_search_saves_a_start_from_which_newton_diverges():
         batch = (torch.ones(3, 1, dtype=torch.float64), torch.tensor([0, 0, 1]))
         values = [model.value(batch)]
         for _ in range(15):
-            one_step(model, batch, line_search=line_search)
+            one_step(model, batch, Hessian(line_search=line_search))
             values.append(model.value(batch))
         return values
 
@@ -119,7 +120,7 @@ def test_the_line_search_saves_a_start_from_which_newton_diverges():
 def test_at_the_minimum_the_line_search_takes_no_harm():
     model, batch = setting()
     for _ in range(12):
-        one_step(model, batch, line_search=True)
+        one_step(model, batch, Hessian(line_search=True))
     model.gradient(batch)
     assert all(p.grad.norm() < 1e-14 for p in model.params.values())
 
@@ -130,7 +131,7 @@ def test_a_network_that_is_not_convex_is_damped_or_refused():
     x = torch.randn(20, 4, dtype=torch.float64)
     with pytest.raises(CurvatureError, match="theta"):
         one_step(model, (x, torch.randint(2, (20,))))
-    one_step(model, (x, torch.randint(2, (20,))), damping=10.0)
+    one_step(model, (x, torch.randint(2, (20,))), Hessian(10.0))
 
 
 def test_nan_is_named():
@@ -142,9 +143,12 @@ def test_nan_is_named():
 def test_order_of_calls_and_ranges():
     model, _ = setting()
     with pytest.raises(RuntimeError, match="before see"):
-        Newton(model.params).step()
+        Newton(model.params, Hessian()).step()
     with pytest.raises(ValueError, match="closure"):
-        Newton(model.params).step(lambda: 0.0)
-    for wrong in ({"lr": -1.0}, {"damping": -1.0}, {"momentum": 1.0}, {"inv_every": 0}):
+        Newton(model.params, Hessian()).step(lambda: 0.0)
+    for wrong in ({"lr": -1.0}, {"momentum": 1.0}, {"weight_decay": -1.0}):
         with pytest.raises(ValueError):
-            Newton(model.params, **wrong)
+            Newton(model.params, Hessian(), **wrong)
+    for wrong in ({"damping": -1.0}, {"damping_mode": "other"}, {"inv_every": 0}):
+        with pytest.raises(ValueError):
+            Hessian(**wrong)

@@ -60,9 +60,12 @@ def flat(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the specification with other values, wherever in it their names stand."""
+    """Return the specification with other values, wherever in it their names stand; a class by its bare name."""
     own = spec.get("init_args", {})
     args = {k: changed(v, changes) if isinstance(v, dict) else changes.get(k, v) for k, v in own.items()}
+    for key in changes.keys() & {k for k, v in own.items() if isinstance(v, dict)}:
+        module = args[key]["class_path"].rpartition(".")[0]
+        args[key] = {**args[key], "class_path": f"{module}.{changes[key].capitalize()}"}
     return {**spec, "init_args": args} if spec else {}
 
 

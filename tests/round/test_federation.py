@@ -16,6 +16,7 @@ from fedpm_lightning.callbacks.optimum import CentralProblem
 from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM
 from fedpm_lightning.models import MLP, Logistic
+from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.round import Aggregation, Hooks
 from fedpm_lightning.server.aggregator import MeanAggregator
 from fedpm_lightning.types import LocalWork
@@ -58,7 +59,7 @@ class NormNet(nn.Sequential):
 
 
 @pytest.mark.parametrize("weighting", ["size", "uniform"])
-@pytest.mark.parametrize("method", [FedAvg(0.1), FedPM(0.1, damping=1.0)], ids=["FedAvg", "FedPM"])
+@pytest.mark.parametrize("method", [FedAvg(0.1), FedPM(0.1, preconditioner=Foof(damping=1.0))], ids=["FedAvg", "FedPM"])
 def test_norm_layers_and_running_statistics_are_mixed_with_the_weights(method, weighting):
     run = Rounds(method, NormNet().double(), clients_of(SIZES), LocalWork(epochs=1), weighting=weighting)
     theta, buffers = run.step(), dict(run.net.named_buffers())
@@ -103,7 +104,7 @@ def test_bytes_count_what_is_sent_beside_theta_and_the_first_pass():
     row = run.federation.row
     assert row["comm/down_bytes"] == 2 * 8 * 2 * d, "theta and c, to two clients"
     assert row["comm/up_bytes"] == 2 * 8 * 2 * d, "theta_i and the change of c_i"
-    method = FedPM(0.1, damping=1.0, correction="gradient")
+    method = FedPM(0.1, preconditioner=Foof(damping=1.0), correction="gradient")
     run = Rounds(method, nn.Linear(6, 3).double(), clients_of(SIZES), hooks=[Communication()])
     run.step([0, 2])
     up, down = (run.federation.row[f"comm/{way}_bytes"] for way in ("up", "down"))

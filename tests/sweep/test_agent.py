@@ -16,7 +16,7 @@ from fedpm_lightning.sweep.commands import command_line
 COMMAND = ["${env}", "fedpm", "fit", "--config", "configs/quickstart.yaml", "${args}"]
 # In an order that nobody promises: an argument before its class, files last.
 PARAMS = {
-    "model.method.damping": 1e-05,
+    "model.method.preconditioner.damping": 1e-05,
     "model.local_steps": 3,
     "model.local_epochs": None,
     "seed_everything": 7,

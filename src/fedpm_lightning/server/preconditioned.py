@@ -52,19 +52,23 @@ class PreconditionedAggregator(Aggregator):
     Args:
         theta: The round's starting weights W, by parameter name.
         layers: The blocks of parameters that carry a preconditioner.
-        off_diagonal: Factor on the off-diagonal entries of every P_i, in [0, 1].
+        mixes: The running sums of each block, by name; None: those of `RunningPreconditionedMix`.
         kept: The server's state, which `finish` gives the clients' mean A of each layer; None: nothing is kept.
     """
 
     def __init__(
-        self, theta: Params, layers: Sequence[Block], off_diagonal: float = 1.0, kept: ServerState | None = None
+        self,
+        theta: Params,
+        layers: Sequence[Block],
+        mixes: Mapping[str, RunningPreconditionedMix] | None = None,
+        kept: ServerState | None = None,
     ) -> None:
         self._kept = kept
         self._theta = theta
         self._layers = layers
-        self._mixes = {
-            layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta), off_diagonal) for layer in layers
-        }
+        if mixes is None:
+            mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}
+        self._mixes = dict(mixes)
         mixed = {name for layer in layers for name in layer.params}
         self._mean = RunningMean({name: W for name, W in theta.items() if name not in mixed})
 

@@ -12,11 +12,11 @@ FedPM: arXiv:2511.09100, whose server mixes with the same P.
 Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <- W - lr M. Parameters without
 a factor take plain SGD with the same momentum and weight decay. All tensors may carry a leading client axis.
 
-Deviations from the paper, each an argument:
+Deviations from the paper, each an argument of `Foof`:
     - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
     - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
-    - `start` lets the running A begin at the cohort's mean A of the round before, which counts as `start_batches`.
-    - `precondition` false takes plain SGD steps and gathers the factors for the mixing alone.
+    - `align` lets the running A begin at the cohort's mean A of the round before.
+    - `local_step: sgd` takes plain steps and gathers the factors for the mixing alone.
     - `cov_every`, `inv_every` spare work; 1 and 1 are the paper. A layer whose A rests on fewer than d rows is observed
       and factorised at every step all the same: its P would not hold the directions of the next batch.
 
@@ -28,47 +28,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
-from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.errors import explains
 from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.math import Spatial, full_precision
+from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
 from fedpm_lightning.curvature.together import Together
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
 
+if TYPE_CHECKING:
+    from fedpm_lightning.preconditioners.foof import Foof
 
-class FOOF(torch.optim.Optimizer):
+
+class FOOF(PreconditionedOptimizer):
     """FOOF over named parameters; the others get plain SGD.
 
     Args:
         params: Parameter name -> leaf tensor, [*, ...] with an optional leading client axis.
         layers: The layers to precondition, from `find_layers(net)`.
+        foof: The factors' settings.
         lr: eta of the preconditioned step.
         momentum: In [0, 1).
         weight_decay: Joins G before P^-1.
-        damping: delta.
-        damping_mode: `absolute`, or `relative` to trace(A)/d.
         lr_plain: eta of the other parameters; None: `lr`.
-        ema: Decay of the running A, in [0, 1]; 0 keeps the last batch only.
-        cov_every: Observe a layer every so many steps, once its A is settled.
-        inv_every: Factorise a settled layer's P every so many steps.
-        spatial: `mean` or `sum` over a convolution's positions.
-        cov_images: Take a convolution's A over so many images of a batch; None: over all.
-        max_rows: A layer at least four times as wide rests on its last batches with so many rows; None: on all.
-        start: Layer name -> the A [*, d, d] that its running mean begins at; None: nothing.
-        start_batches: How many batches `start` counts as, above 0.
-        precondition: Whether steps use P; False: plain SGD that gathers the factors.
+        start: Layer name -> the A [*, d, d] that its running mean begins at, which counts as `align` batches.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range, or `params` lacks a layer's parameter.
@@ -78,24 +72,13 @@ class FOOF(torch.optim.Optimizer):
         self,
         params: Mapping[str, Tensor],
         layers: Sequence[Layer],
+        foof: Foof,
         lr: float,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        damping: float = 1.0,
-        damping_mode: DampingMode = "relative",
         lr_plain: float | None = None,
-        ema: float = 0.95,
-        cov_every: int = 1,
-        inv_every: int = 1,
-        spatial: Spatial = "mean",
-        cov_images: int | None = None,
-        max_rows: int | None = None,
         start: Mapping[str, Tensor] | None = None,
-        start_batches: float = 0.0,
-        precondition: bool = True,
     ) -> None:
-        check_damping(damping, damping_mode)
-        _check_counts(cov_every, inv_every, cov_images, spatial)
         factored = _factored(params, layers)
         lr = at_least("lr", lr, 0)
         lr_plain = at_least("lr_plain", lr if lr_plain is None else lr_plain, 0)
@@ -109,19 +92,16 @@ class FOOF(torch.optim.Optimizer):
         }
         super().__init__([group for group in groups if group["params"]], defaults)
         self.leaves = dict(params)
-        self.layers = [replace(layer, images=cov_images) if layer.patches else layer for layer in layers]
-        self.damping = damping
-        self.damping_mode: DampingMode = damping_mode
-        self.cov_every, self.inv_every = cov_every, inv_every
+        self.layers = [replace(layer, images=foof.cov_images) if layer.patches else layer for layer in layers]
+        self.foof = foof
         self.steps_taken = 0
         self._factors: dict[str, RunningFactor | RaggedFactor] = {
-            layer.name: RunningFactor(layer.name, ema, spatial, max_rows) for layer in layers
+            layer.name: RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows) for layer in layers
         }
         for layer in layers:
             if start and layer.name in start:
                 factor = cast(RunningFactor, self._factors[layer.name])
-                factor.start_from(self._beside_clients(layer, start[layer.name]), start_batches)
-        self.precondition = precondition
+                factor.start_from(self._beside_clients(layer, start[layer.name]), foof.align)
         self._P: dict[str, Preconditioner] = {}
         self._together = Together()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
@@ -142,14 +122,14 @@ class FOOF(torch.optim.Optimizer):
         All of them where `cov_every` is due; else the unsettled ones, and those whose step is cheaper from the batch's
         rows than from G.
         """
-        if self.steps_taken % self.cov_every == 0:
+        if self.steps_taken % self.foof.cov_every == 0:
             return self.layers
         return [k for k in self.layers if k.name in self._thin or not self._factors[k.name].settled]
 
     @timed("factors")
     def observe(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
-        due = self.steps_taken % self.cov_every == 0
+        due = self.steps_taken % self.foof.cov_every == 0
         self._batch = {n: X for n, X in rows.items() if isinstance(X, Rows) and X.errors is not None}
         for name, observed in rows.items():
             if isinstance(observed, RaggedRows):
@@ -205,19 +185,19 @@ class FOOF(torch.optim.Optimizer):
         """Return G P^-1 of the layers that have a gradient, by parameter name; P anew where it is due."""
         solved: Params = {}
         G: Params = {}
-        due = self.steps_taken % self.inv_every == 0
+        due = self.steps_taken % self.foof.inv_every == 0
         layers = [layer for layer in self.layers if layer.weight in gradients]
         for layer in layers:
             factor, old = self._factors[layer.name], self._P.get(layer.name)
-            P = self._P[layer.name] = factor.renewed(old, due, self.damping, self.damping_mode)
-            if not self.precondition:
+            P = self._P[layer.name] = factor.renewed(old, due, self.foof.damping, self.foof.damping_mode)
+            if not self.foof.steps:
                 continue
             step = self._from_errors(layer, P, P is not old, gradients)
             if step is None:
                 G[layer.name] = layer.matrix(gradients)
             else:
                 solved[layer.name] = step
-        if not self.precondition:
+        if not self.foof.steps:
             return {}
         solved |= self._together.solve(self._P, G)
         return {k: step for layer in layers for k, step in layer.unpack(solved[layer.name], self.leaves).items()}
@@ -256,9 +236,7 @@ class FOOF(torch.optim.Optimizer):
                     state["momentum"] = step
                 leaf.add_(step, alpha=-group["lr"])
 
-    def preconditioners(
-        self, mix_damping: float | None = None, factor: Literal["last", "ema", "own"] = "last"
-    ) -> dict[str, Preconditioner]:
+    def preconditioners(self, mix_damping: float | None = None, factor: str = "last") -> dict[str, Preconditioner]:
         """Return the LAST P of each layer that a step used, as a client uploads it (no Cholesky factor).
 
         Args:
@@ -270,13 +248,13 @@ class FOOF(torch.optim.Optimizer):
             ValueError: If `mix_damping` is negative or not finite.
         """
         if factor != "last":
-            delta = self.damping if mix_damping is None else mix_damping
+            delta = self.foof.damping if mix_damping is None else mix_damping
             factors = {name: self._factors[name] for name in self._P}
             make = {n: f.own if factor == "own" else f.preconditioner for n, f in factors.items()}
-            return {name: P(delta, self.damping_mode).message() for name, P in make.items()}
+            return {name: P(delta, self.foof.damping_mode).message() for name, P in make.items()}
         if mix_damping is None:
             return {name: P.message() for name, P in self._P.items()}
-        return {name: P.with_damping(mix_damping, self.damping_mode) for name, P in self._P.items()}
+        return {name: P.with_damping(mix_damping, self.foof.damping_mode) for name, P in self._P.items()}
 
 
 def _factored(params: Mapping[str, Tensor], layers: Sequence[Layer]) -> set[str]:
@@ -285,14 +263,3 @@ def _factored(params: Mapping[str, Tensor], layers: Sequence[Layer]) -> set[str]
     if missing := sorted(names - params.keys()):
         raise ValueError(f"layers name parameters that are not in params: {missing}; use find_layers of the same net")
     return names
-
-
-def _check_counts(cov_every: int, inv_every: int, cov_images: int | None, spatial: str) -> None:
-    """Validate the intervals, the subsample and `spatial`."""
-    for name, value in (("cov_every", cov_every), ("inv_every", inv_every)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}; 1 means at every step")
-    if cov_images is not None and cov_images < 1:
-        raise ValueError(f"cov_images must be at least 1 or null, got {cov_images}; null means all images of a batch")
-    if spatial not in ("mean", "sum"):
-        raise ValueError(f"spatial must be 'mean' or 'sum', got {spatial!r}")

@@ -1,54 +1,49 @@
-"""Newton's method as a local optimizer: theta_i <- theta_i - lr P_i^-1 g, P_i = H_i(theta_i) + delta I, in float64.
+"""Newton's method as a local optimizer: theta_i <- theta_i - lr P_i^-1 g, P_i = curvature(theta_i) + delta I, float64.
 
     optimizer.see(model, batch)      # P_i at theta_i, on the batch whose gradient follows
     model.gradient(batch)
     optimizer.step()
 
-`hessian` takes the full Hessian of the local objective (l2 included), `diagonal` its diagonal. Cholesky, with the
-damping raised where the matrix is not definite (curvature/damping.py). `preconditioners()` returns the LAST P_i that a
-step used, which is what FedPM uploads (arXiv:2511.09100).
+Cholesky, with the damping raised where the matrix is not definite (curvature/damping.py). `preconditioners()` returns
+the LAST P_i that a step used, which is what FedPM uploads (arXiv:2511.09100).
 
-Leaves may be those of stacked clients [C, ...], which take steps with C Hessians of their own; not with a line search.
+Leaves may be those of stacked clients [C, ...], which step with C curvatures of their own; not with a line search.
 
-Weight decay joins the gradient before P^-1 and momentum acts on the preconditioned step, as in optim/foof.py.
+Weight decay joins the gradient before P^-1 and momentum acts on the preconditioned step, as in foof_optimizer.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.damping import DampingMode, check_damping
-from fedpm_lightning.curvature.flat import DiagonalLayer, DiagonalPreconditioner, FlatLayer
-from fedpm_lightning.curvature.hessian import LocalProblem, hessian, hessian_diagonal, over_batches
+from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.math import full_precision
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.types import Batch, Params
 
-Curvature: TypeAlias = Literal["hessian", "diagonal"]
+if TYPE_CHECKING:
+    from fedpm_lightning.preconditioners.newton import NewtonPreconditioner
 
 ARMIJO, HALVINGS = 1e-4, 30
 """Sufficient decrease: f(theta - t s) <= f(theta) - ARMIJO t g s, t = lr, lr/2, ...; past HALVINGS no step is taken."""
 
 
-class Newton(torch.optim.Optimizer):
+class Newton(PreconditionedOptimizer):
     """Newton steps over all leaves at once.
 
     Args:
         params: Parameter name -> leaf.
+        curvature: What is measured, with its damping, interval and line search.
         lr: eta.
-        curvature: `hessian` or `diagonal`.
-        damping: delta.
-        damping_mode: `absolute`, or `relative` to trace(H)/d.
         momentum: In [0, 1).
         weight_decay: Joins the gradient.
-        inv_every: Steps between two Hessians.
-        line_search: Whether to halve lr until the batch's objective decreases enough (Armijo).
         layer: The layout of ONE client's leaves, where those given are stacked; None: the leaves are one client's.
 
     Raises:
@@ -58,19 +53,12 @@ class Newton(torch.optim.Optimizer):
     def __init__(
         self,
         params: Mapping[str, Tensor],
+        curvature: NewtonPreconditioner,
         lr: float = 1.0,
-        curvature: Curvature = "hessian",
-        damping: float = 0.0,
-        damping_mode: DampingMode = "absolute",
         momentum: float = 0.0,
         weight_decay: float = 0.0,
-        inv_every: int = 1,
-        line_search: bool = False,
         layer: FlatLayer | None = None,
     ) -> None:
-        check_damping(damping, damping_mode)
-        if inv_every < 1:
-            raise ValueError(f"inv_every must be at least 1, got {inv_every}; 1 means at every step")
         defaults = {
             "lr": at_least("lr", lr, 0),
             "momentum": fraction("momentum", momentum),
@@ -78,11 +66,8 @@ class Newton(torch.optim.Optimizer):
         }
         super().__init__(list(params.values()), defaults)
         self.leaves: Params = dict(params)
-        kind = FlatLayer if curvature == "hessian" else DiagonalLayer
-        self.layer = kind.of(params) if layer is None else kind(layer.shapes)
-        self.damping = damping
-        self.damping_mode: DampingMode = damping_mode
-        self.inv_every, self.line_search = inv_every, line_search
+        self.curvature = curvature
+        self.layer = curvature.layout.of(params) if layer is None else layer
         self.steps_taken = 0
         self._used: Preconditioner | None = None
         self._objective: Callable[[], float] | None = None
@@ -91,10 +76,10 @@ class Newton(torch.optim.Optimizer):
     @torch.no_grad()
     def see(self, model: LocalModel, batch: Batch) -> None:
         """Take the curvature of the batch at theta_i; `.grad` and theta_i stay as they are."""
-        if self.steps_taken % self.inv_every == 0:
+        if self.steps_taken % self.curvature.inv_every == 0:
             with full_precision(batch[0].device), torch.enable_grad():
-                self._used = newton_preconditioner(self.layer, model, [batch], self.damping, self.damping_mode)
-        if self.line_search:
+                self._used = self.curvature.damped(model, [batch], self.layer)
+        if self.curvature.line_search:
             self._objective = lambda: model.value(batch)
 
     @torch.no_grad()
@@ -131,7 +116,7 @@ class Newton(torch.optim.Optimizer):
 
     def _move(self, step: Tensor, g: Tensor, lr: float) -> None:
         """Set theta - lr step, with lr halved by the line search where there is one."""
-        if not self.line_search or self._objective is None:
+        if not self.curvature.line_search or self._objective is None:
             self._set(self.leaves, step, lr)
             return
         start = {name: leaf.detach().clone() for name, leaf in self.leaves.items()}
@@ -149,11 +134,12 @@ class Newton(torch.optim.Optimizer):
         for name, value in self.layer.unpack(theta, self.leaves).items():
             self.leaves[name].copy_(value)
 
-    def preconditioners(self, mix_damping: float | None = None) -> dict[str, Preconditioner]:
+    def preconditioners(self, mix_damping: float | None = None, factor: str = "last") -> dict[str, Preconditioner]:
         """Return the LAST P_i that a step used, as a client uploads it (no Cholesky factor).
 
         Args:
-            mix_damping: Another delta over the same H, in the same `damping_mode`; None: the delta used.
+            mix_damping: Another delta over the same curvature, in the same `damping_mode`; None: the delta used.
+            factor: `last`; there is no other.
 
         Raises:
             RuntimeError: If no batch was seen.
@@ -161,22 +147,5 @@ class Newton(torch.optim.Optimizer):
         """
         if self._used is None:
             raise RuntimeError("Newton.preconditioners before any step")
-        used, delta = self._used, mix_damping
-        return {self.layer.name: used.message() if delta is None else used.with_damping(delta, self.damping_mode)}
-
-
-def newton_preconditioner(
-    layer: FlatLayer, problem: LocalProblem, batches: Iterable[Batch], delta: float, mode: DampingMode
-) -> Preconditioner:
-    """Return P = H + delta I over the batches at theta_i, not factorised; diag(H) where `layer` is a DiagonalLayer.
-
-    Raises:
-        ValueError: If there are no batches.
-    """
-    if isinstance(layer, DiagonalLayer):
-        h = over_batches(hessian_diagonal, problem, batches)
-        undamped = DiagonalPreconditioner(layer.name, h[..., None, None], torch.zeros_like(h))
-    else:
-        H = over_batches(hessian, problem, batches)
-        undamped = DensePreconditioner(layer.name, H, H.new_zeros(H.shape[:-2]))
-    return undamped.with_damping(delta, mode)
+        used, mode = self._used, self.curvature.damping_mode
+        return {self.layer.name: used.message() if mix_damping is None else used.with_damping(mix_damping, mode)}

@@ -1,0 +1,7 @@
+"""What local steps are preconditioned with: the argument `preconditioner` of LocalNewton and FedPM."""
+
+from fedpm_lightning.preconditioners.base import LocalPreconditioner
+from fedpm_lightning.preconditioners.foof import Foof
+from fedpm_lightning.preconditioners.hessian import Diagonal, Hessian
+
+__all__ = ["Diagonal", "Foof", "Hessian", "LocalPreconditioner"]

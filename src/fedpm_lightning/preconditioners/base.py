@@ -1,0 +1,86 @@
+"""What a preconditioner must offer: to step, to be sent, and to mix.
+
+    step     `optimizer`: a client's optimizer of one round, whose steps use P_i
+    send     the optimizer's `preconditioners()`: the P_i of each block, with their own size on the network
+    mix      `mixing`: the server's running sums of one block, which end in its new weights
+
+A block is a set of parameters that share one P: a layer, or all parameters as one vector (curvature/flat.py). P is a
+`curvature.preconditioner.Preconditioner`: it solves, adds itself to sums, and knows its bytes.
+
+An object holds settings alone: one serves all clients and rounds. docs/preconditioners.md writes one out.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Stackable
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.server.mixing import RunningPreconditionedMix
+from fedpm_lightning.server.preconditioned import Block
+
+
+class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
+    """One client's optimizer of one round. Beside `step` it may have `see` or `wants` and `observe` (local_loop.py)."""
+
+    @abstractmethod
+    def preconditioners(self, mix_damping: float | None = None, factor: str = "last") -> dict[str, Preconditioner]:
+        """Return the P_i to upload, by block name.
+
+        Args:
+            mix_damping: Another delta over the same curvature; None: the one that the steps used.
+            factor: One of the preconditioner's `mix_factors`, `full_pass` apart.
+        """
+
+
+class LocalPreconditioner(ABC):
+    """Base class of what LocalNewton and FedPM step with."""
+
+    mix_factors: ClassVar[tuple[str, ...]] = ("last",)
+    """The values of FedPM's `mix_factor` that it can serve: `last` is the P of the last step."""
+
+    align: float = 0.0
+    """Batches that the cohort's mean curvature of the round before counts as; 0: clients start anew."""
+
+    steps: bool = True
+    """Whether local steps use P; False: it is gathered for the mixing alone."""
+
+    @abstractmethod
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        """Return the parameters that share a P each; all others take a plain step and a plain mean.
+
+        Raises:
+            ValueError: If the network is too large for it.
+        """
+
+    @abstractmethod
+    def explain(self, net: nn.Module) -> list[str]:
+        """Return what to print at the start: which rule each parameter gets."""
+
+    @abstractmethod
+    def optimizer(
+        self, client: Client, blocks: Sequence[Block], lr: float, momentum: float, weight_decay: float
+    ) -> PreconditionedOptimizer:
+        """Return a client's optimizer of this round; `lr` already has the schedule's factor."""
+
+    def mixing(self, block: Block, W: Tensor, off_diagonal: float = 1.0) -> RunningPreconditionedMix:
+        """Return the server's running sums of one block around its starting weights W [*, out, d]."""
+        return RunningPreconditionedMix(block.name, W, off_diagonal)
+
+    def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
+        """Return the P_i over the whole local data at theta_i, where `mix_factors` has `full_pass`."""
+        raise NotImplementedError(f"{type(self).__name__} names full_pass among its mix_factors without having it")
+
+    def stackable(self, net: nn.Module | None = None) -> Stackable:
+        """Return which clients can train at once, with tensors [C, ...]; None: as far as the settings tell."""
+        return "no"
+
+    def scratch_numbers(self, blocks: Sequence[Block]) -> int:
+        """Return how many numbers a stacked client holds beside leaves, gradients and the upload of them."""
+        return 0

@@ -1,0 +1,123 @@
+"""FOOF (Benzing 2022): one factor A of each layer's inputs, P = A + delta I. What FedPM uses on networks.
+
+Deviations from the FedPM paper (arXiv:2511.09100), each with its paper value: `damping_mode` (absolute), `ema` (0),
+`cov_every` and `inv_every` (1), `max_rows` (null), `align` (0; FedPAC, arXiv:2602.19271, finds the same need for other
+local preconditioners), `local_step` (preconditioned).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal, TypeAlias, cast
+
+from torch import nn
+from typing_extensions import override
+
+from fedpm_lightning.checks import at_least, positive, share
+from fedpm_lightning.client.client import Client
+from fedpm_lightning.client.executor import Stackable
+from fedpm_lightning.curvature.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
+from fedpm_lightning.curvature.layers import Layer, find_layers, rules_table
+from fedpm_lightning.curvature.math import Spatial
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.preconditioners.base import LocalPreconditioner
+from fedpm_lightning.preconditioners.foof_optimizer import FOOF
+from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block
+
+LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
+
+
+class Foof(LocalPreconditioner):
+    """P = A + delta I for each Linear and Conv2d; other parameters take plain steps.
+
+    Args:
+        damping: delta >= 0.
+        damping_mode: absolute, or relative to trace(A)/d of each layer.
+        ema: Decay of the running A over local steps, in [0, 1]; 0 keeps the last batch only.
+        cov_every: Steps between two observations of a layer's A, once it rests on at least d rows.
+        inv_every: Steps between two factorisations of such a layer's P.
+        max_rows: A layer four times as wide rests its A on its last batches with at most so many rows together (the
+            newest always counts), which keeps steps cheap; null: on all batches of the round.
+        cov_images: Images of a batch that a convolution's A is taken over; null: all.
+        spatial: Scale of a convolution's A: mean over positions, or sum.
+        lr_plain: Learning rate of parameters without a factor (norm layers); null: the method's lr.
+        align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
+            0: clients start anew; .inf: all step with that mean.
+        local_step: preconditioned, or sgd: plain steps, and factors for FedPM's mixing alone.
+
+    Raises:
+        ValueError: If a value is outside its range, or `align` could have no effect.
+    """
+
+    mix_factors: ClassVar[tuple[str, ...]] = ("last", "ema", "own", "full_pass")
+
+    def __init__(
+        self,
+        damping: float = 10.0,
+        damping_mode: DampingMode = "relative",
+        ema: float = 0.95,
+        cov_every: int = 8,
+        inv_every: int = 8,
+        max_rows: int | None = 256,
+        cov_images: int | None = None,
+        spatial: Spatial = "mean",
+        lr_plain: float | None = None,
+        align: float = 0.0,
+        local_step: LocalStep = "preconditioned",
+    ) -> None:
+        check_damping(damping, damping_mode)
+        self.damping = damping
+        self.damping_mode: DampingMode = damping_mode
+        self.ema = share("ema", ema)
+        self.cov_every = int(at_least("cov_every", cov_every, 1))
+        self.inv_every = int(at_least("inv_every", inv_every, 1))
+        self.max_rows = None if max_rows is None else int(at_least("max_rows", max_rows, 1))
+        self.cov_images = None if cov_images is None else int(at_least("cov_images", cov_images, 1))
+        if spatial not in ("mean", "sum"):
+            raise ValueError(f"spatial must be mean or sum, got {spatial!r}")
+        self.spatial: Spatial = spatial
+        self.lr_plain = None if lr_plain is None else positive("lr_plain", lr_plain)
+        self.align = check_align(align, ema)
+        if local_step not in ("preconditioned", "sgd"):
+            raise ValueError(f"local_step must be preconditioned or sgd, got {local_step!r}")
+        self.steps = local_step == "preconditioned"
+
+    @override
+    def blocks(self, net: nn.Module) -> Sequence[Block]:
+        return find_layers(net)
+
+    @override
+    def explain(self, net: nn.Module) -> list[str]:
+        return ["Local step by parameter:", *rules_table(net)]
+
+    @override
+    def optimizer(
+        self, client: Client, blocks: Sequence[Block], lr: float, momentum: float, weight_decay: float
+    ) -> FOOF:
+        plain = lr if self.lr_plain is None else self.lr_plain * client.lr_factor
+        start = {name: P.factor for name, P in client.broadcast.extra.get(SHARED_FACTORS, {}).items()}
+        layers = cast(Sequence[Layer], blocks)
+        return FOOF(client.model.params, layers, self, lr, momentum, weight_decay, lr_plain=plain, start=start)
+
+    @override
+    def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
+        A = full_pass_factors(client.model.net, cast(Sequence[Layer], blocks), client.data.everything(), self.spatial)
+        return damped(A, self.damping if delta is None else delta, self.damping_mode)
+
+    @override
+    def stackable(self, net: nn.Module | None = None) -> Stackable:
+        # A client that has left keeps its last P; a P that is renewed without an observation cannot know that it has.
+        return "any" if self.inv_every % self.cov_every == 0 else "alike"
+
+
+def check_align(batches: float, ema: float) -> float:
+    """Return `align` if it is a number of batches that these factors can start from."""
+    if math.isnan(batches) or batches < 0:
+        raise ValueError(f"align must be a number of batches of at least 0 (.inf is allowed), got {batches}")
+    if batches and ema == 0:
+        raise ValueError(
+            f"align {batches:g} has no effect with ema 0, which forgets the start; set one of them otherwise"
+        )
+    return batches
