@@ -11,7 +11,6 @@ import yaml
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.methods import FedAvg
-from fedpm_lightning.parsing import complete_classes
 
 ONE = ("--rounds", "1", "--model.local_epochs", "1")
 
@@ -103,11 +102,6 @@ def test_options_lie_over_files_and_classes_are_found_in_any_spelling(quickstart
     assert config["model"]["method"]["init_args"]["lr"] == 0.05
     assert config["model"]["lr_schedule"]["class_path"].endswith("Cosine")
     assert config["data"]["partition"]["init_args"]["alpha"] == 0.7
-
-
-def test_completion_leaves_other_words_alone():
-    words = ["fit", "--config", "a.yaml", "--model.method.lr", "0.1", "--model.method={'class_path': 'X'}"]
-    assert complete_classes(words) == words
 
 
 def test_the_default_folder_names_experiment_method_and_seed(fedpm, tmp_path):

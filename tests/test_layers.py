@@ -12,15 +12,17 @@ import fedpm_lightning
 PACKAGE = Path(fedpm_lightning.__file__).parent
 BASE = {"types", "rng", "checks", "losses", "errors", "stopwatch"}
 RUN = {"callbacks", "checkpoints", "data", "module", "threads"}
-READ = {"leaks", "parsing", "words", "wandb_logger"}
+READ = {"configuration", "settings", "wandb_logger"}
 # Each folder or module, and what of this package it may import besides itself: at its top, lazily or for types alone.
 ALLOWED = {
-    **{name: set() for name in (*BASE, "threads", "report", "leaks", "words")},
+    **{name: set() for name in (*BASE, "threads")},
     "schedules": {"checks"},
     "compression": BASE,
     "models": BASE,
     "data": BASE,
-    "checkpoints": BASE,
+    "configuration": {"methods"},  # their names
+    "report": {"configuration", "methods"},  # the table of keys; names and looks
+    "checkpoints": BASE | {"configuration"},
     "ranks": BASE,
     "curvature": BASE,
     "client": BASE | {"curvature"},
@@ -34,17 +36,16 @@ ALLOWED = {
     "callbacks": BASE | {"checkpoints", "client", "curvature", "evaluation", "ranks", "report", "round", "server"},
     "start_check": {"callbacks", "round"},
     "module": BASE | {"callbacks", "divergence", "evaluation", "methods", "round", "start_check"},
-    "parsing": {"data", "methods", "schedules", "words"},
-    "wandb_logger": {"callbacks", "leaks", "report"},
+    "settings": {"configuration", "data", "module"},
+    "wandb_logger": {"callbacks", "configuration", "report"},
     "experiment": RUN | READ | {"errors"},
-    "settings_only": {"experiment", *READ},
-    "partition_verb": {"callbacks", "data", "experiment", "leaks", "report"},
-    "sweep": {"checkpoints", "cli", "report", "settings_only", "threads", "words"},
-    "cli": set(),
+    "partition_verb": {"callbacks", "data", "experiment", "report", "settings"},
+    "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
+    "cli": {"configuration"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},
 }
 WITHOUT_LIGHTNING = {*BASE, "schedules", "compression", "models", "ranks", "curvature", "client", "optim", "server",
-                     "methods", "divergence", "evaluation", "round", "report", "words", "sweep"}  # fmt: skip
+                     "methods", "divergence", "evaluation", "round", "report", "sweep"}  # fmt: skip
 FORBIDDEN_EVERYWHERE = {"wandb", "wandb_workspaces", "datasets", "pyarrow", "matplotlib", "plotly"}
 FORBIDDEN_EVERYWHERE |= {"sklearn", "scipy", "torchvision"}
 

@@ -103,4 +103,4 @@ def test_a_change_of_partition_leaves_nothing_behind(partition, tmp_path):
     (tmp_path / "upper.yaml").write_text("data: {partition: {class_path: fedpm_lightning.data.DirichletClients}}")
     assert "Dirichlet(alpha=7, min_samples=9)" in partition("--config", "lower.yaml")[1]
     out = partition("--config", "lower.yaml", "--config", "upper.yaml")[1]
-    assert "DirichletClients(alpha=7, min_samples=1)" in out
+    assert "DirichletClients(alpha=0.1, min_samples=1)" in out

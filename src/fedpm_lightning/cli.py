@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -36,6 +37,7 @@ VERBS = {
     "sweep": "fedpm_lightning.sweep.main",
 }
 _WITH_VERB = "fedpm_lightning.experiment"
+_CONFIGURED = {_WITH_VERB, "fedpm_lightning.partition_verb"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,12 +63,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: there is no verb {words[0]!r}; choose one of {', '.join(VERBS)}", file=sys.stderr)
         return 2
     module = VERBS[words[0]]
+    sys.path.append(os.getcwd())  # a method of one's own may lie in the folder where the command is typed
     try:
+        if module in _CONFIGURED and not check(words):
+            return 2
         run: Callable[[list[str]], int] = import_module(module).main
         return run(words if module == _WITH_VERB else words[1:])
     except KeyboardInterrupt:  # while the libraries were loading, or where a verb has nothing to put in order
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def check(words: Sequence[str]) -> bool:
+    """Tell whether files, keys and names of classes are right, before torch takes its seconds to load."""
+    from fedpm_lightning.configuration.errors import ConfigurationError
+    from fedpm_lightning.configuration.read import read
+
+    try:
+        read(["fit" if words[0] == "partition" else words[0], *words[1:]])
+    except ConfigurationError as error:
+        print(f"error: {error}\nfedpm {words[0]} --help lists every key.", file=sys.stderr)
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -17,6 +18,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import nn
 from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
@@ -27,16 +29,25 @@ from fedpm_lightning.callbacks.progress import RoundProgress
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
-from fedpm_lightning.checkpoints.restart import clear_requeue, compare_with, full_disk, last_checkpoint, settle_wandb
+from fedpm_lightning.checkpoints.restart import (
+    check_checkpoint,
+    clear_requeue,
+    compare_with,
+    full_disk,
+    last_checkpoint,
+    settle_wandb,
+)
+from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
+from fedpm_lightning.configuration.compose import Composition
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.parser import ShortErrorParser, check_nulls, shorten
+from fedpm_lightning.configuration.read import NULLABLE, OWN, Configuration, read
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.sources import has_test_part
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
-from fedpm_lightning.leaks import reset_all_leaks
 from fedpm_lightning.module import FederatedModule
-from fedpm_lightning.parsing import ShortErrorParser, complete_classes, recall_run, shorten
 from fedpm_lightning.threads import choose_threads, has_bf16
 from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
-from fedpm_lightning.words import settle
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,
@@ -54,37 +65,22 @@ class FedpmCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the experiment's own keys and derive the linked ones."""
-        parser.add_argument("--rounds", type=int, default=100, help="communication rounds")
-        parser.add_argument("--experiment", type=str, default="experiment", help="first part of the run's name")
-        parser.add_argument("--label", type=str | None, default=None, help="the method's name in tables")
-        parser.add_argument(
-            "--run_dir",
-            type=str | None,
-            default=None,
-            help="the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
-        )
-        parser.add_argument(
-            "--resume",
-            type=Literal["auto", "never", "must"],
-            default="auto",
-            help="go on from run_dir's last checkpoint: when there is one, never, or fail without one",
-        )
-        parser.add_argument("--checkpoint_every", type=int, default=1, help="rounds between two checkpoints")
-        parser.add_argument(
-            "--threads",
-            type=int | None,
-            default=None,
-            help="threads on the CPU (default: $OMP_NUM_THREADS, else 1 for a small network, else the cores)",
-        )
-        parser.add_argument("--grace_s", type=float, default=20.0, help="seconds a round may take after a signal")
-        dirichlet = {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}
-        parser.set_defaults({"data.partition": dirichlet})
+        parser.add_argument("--rounds", type=int, default=100, help=OWN["rounds"])
+        parser.add_argument("--experiment", type=str, default="experiment", help=OWN["experiment"])
+        parser.add_argument("--label", type=str | None, default=None, help=OWN["label"])
+        parser.add_argument("--run_dir", type=str | None, default=None, help=OWN["run_dir"])
+        resume = Literal["auto", "never", "must"]
+        parser.add_argument("--resume", type=resume, default="auto", help=OWN["resume"])
+        parser.add_argument("--checkpoint_every", type=int, default=1, help=OWN["checkpoint_every"])
+        parser.add_argument("--threads", type=int | None, default=None, help=OWN["threads"])
+        parser.add_argument("--grace_s", type=float, default=20.0, help=OWN["grace_s"])
         parser.link_arguments("rounds", "trainer.max_epochs")
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     verb = "fit"
-    words: ClassVar[list[str]] = []
+    asked: ClassVar[Configuration]
+    held: ClassVar[list[RunFolder]] = []
     told: tuple[str, ...] = ()
 
     @classmethod
@@ -106,25 +102,38 @@ class FedpmCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         """Settle the run's folder before anything writes."""
         settings = self.settings
-        if settings.rounds < 1:
-            raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
-        if settings.trainer.default_root_dir is not None:
-            raise ValueError("trainer.default_root_dir has no effect: the run's folder is run_dir")
-        if settings.checkpoint_every < 1:
-            raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
-        chosen = reset_all_leaks(settings, self.words)
-        if settings.label is None or (chosen.name and not chosen.labelled):
-            settings.label = settings.model.method.class_path.rsplit(".", 1)[-1]
+        self.answer()
+        check_values(settings, self.asked.composed)
+        settings.label = settings.label or default_label(settings.model)
         asked = settings.run_dir
-        settings.run_dir = str(choose_run_dir(settings))
+        if self.subcommand == "fit":
+            self.take_folder(settings)
         # What is written down is what was asked for, without where this one start goes on from: the next start must
         # neither go back to that checkpoint nor begin afresh again.
         self.recorded = settings.clone()
         self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
+        settings.weights_only = True  # null would leave it to Lightning, which executes what a checkpoint says
         if self.subcommand == "fit":
             self.settle_start(settings)
+        else:
+            settings.run_dir = settings.run_dir or str(Path(settings.ckpt_path or "").resolve().parent)
         recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
         settle_loggers(_as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
+
+    def take_folder(self, settings: Any) -> None:
+        """Choose the run's folder and keep other processes out of it."""
+        folder = choose_folder(settings)
+        settings.run_dir = str(folder.path)
+        if _rank() == 0:
+            folder.hold()
+            self.held.append(folder)
+
+    def answer(self) -> None:
+        """Print the configuration and leave, if that is all that is asked for."""
+        if any(name == "print_config" for name, _ in self.asked.asks):
+            parser = self._parser(self.subcommand)
+            print(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"), end="")
+            raise SystemExit(0)
 
     def settle_start(self, settings: Any) -> None:
         """Find the checkpoint to go on from, and refuse one of another experiment."""
@@ -136,6 +145,16 @@ class FedpmCLI(LightningCLI):
         else:
             self.told = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
         settle_wandb(_as_list(settings.trainer.logger), run_dir, fresh)
+
+    def instantiate_classes(self) -> None:
+        """Build the objects; look at the checkpoint before anything is loaded into them."""
+        super().instantiate_classes()
+        path = self.settings.ckpt_path
+        if path is None:
+            return
+        done = check_checkpoint(Path(path), self.model.state_dict())
+        if self.subcommand != "fit":
+            print(f"{self.subcommand} of {path}, saved after round {done}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer with the frame's callbacks and the run's own root folder."""
@@ -150,24 +169,22 @@ class FedpmCLI(LightningCLI):
         """Return what every run has: its files, a progress bar, W&B's metric axes and checkpoints."""
         run_dir = Path(self.settings.run_dir)
         config: dict[str, Any] = yaml.safe_load(self.dump_config())
-        run_dir.mkdir(parents=True, exist_ok=True)
         monitor = choose_monitor(measured(self.settings))
         folder, every = run_dir / "checkpoints", self.settings.checkpoint_every
         checkpoints = RunCheckpoints(folder, monitor, every, config, self.told)
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
-        files = [RunFiles(run_dir, config), PartitionPicture(run_dir)]
+        files = [RunFiles(run_dir, config, text=self.dump_config()), PartitionPicture(run_dir)]
         return [*files, *bars, WandbRun(config, tags=sweep_tags()), stop, checkpoints]
 
     def before_fit(self) -> None:
-        """Choose the number of threads; write the complete configuration into the run's folder."""
+        """Choose the number of threads."""
         lines = [self.use_threads()]
         on_cpu, precision = self.trainer.strategy.root_device.type == "cpu", str(self.settings.trainer.precision)
         if on_cpu and "bf16" in precision and not has_bf16():
             lines.append(f"precision {precision}: this processor has no bf16 instructions; 32-true is much faster")
         if self.trainer.is_global_zero:
             print("\n".join(lines), flush=True)
-            Path(self.settings.run_dir, "config.yaml").write_text(self.dump_config())
 
     def use_threads(self) -> str:
         """Set the number of threads of this process; return a line that says it."""
@@ -189,36 +206,68 @@ def size_of(net: nn.Module) -> tuple[int, bool]:
     return sum(p.numel() for p in net.parameters() if p.requires_grad), convolutions
 
 
+def check_values(settings: Any, composed: Composition) -> None:
+    """Check the values that no class of its own checks.
+
+    Raises:
+        ConfigurationError: If a value is null that takes no null: it would escape every range check.
+        ValueError: If a value is out of range.
+    """
+    for key in (*OWN, "seed_everything"):
+        if settings.get(key) is None and key not in NULLABLE:
+            raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
+    check_nulls(settings, {"model": FederatedModule, "data": FederatedData}, composed)
+    if settings.rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
+    if settings.checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
+
+
 def measured(settings: Any) -> list[str]:
-    """Return the figures of this configuration that may decide which round is best."""
+    """Return the figures that a run of this configuration measures every round, without those of diagnostics."""
     data, callbacks = settings.data, _as_list(settings.trainer.callbacks)
-    keys = ["train/loss"]
-    if data.val_fraction:
-        keys.append("val/acc")
-    if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
-        keys.append("opt/gap")
+    splits = ["train"] + ["val"] * bool(data.val_fraction)
     if has_test_part(data.name, data.source, data_root(data.root)):
-        keys.append("test/acc")
-    return keys
+        splits.append("test")
+    keys = [
+        f"{split}/{figure}" for split in splits for figure in ("loss", "acc") if (split, figure) != ("train", "acc")
+    ]
+    if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
+        keys += ["opt/gap", "opt/distance", "opt/grad_norm"]
+    return [*keys, "clients/returned", "clients/dropped", "comm/up_bytes", "comm/down_bytes",
+            "time/round_s", "time/eval_s", "time/total_s"]  # fmt: skip
 
 
-def choose_run_dir(settings: Any) -> Path:
-    """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time."""
+def default_label(model: Any) -> str:
+    """Name a method in tables: by its class, with the server optimizer's where one was chosen beside it."""
+    names = [spec.class_path.rsplit(".", 1)[-1] for spec in (model.method, model.server_optimizer) if spec is not None]
+    return " + ".join(names)
+
+
+def choose_folder(settings: Any) -> RunFolder:
+    """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time.
+
+    Raises:
+        FolderInUseError: If ranks that were started from outside agree on a folder that is there already.
+    """
     if settings.run_dir is not None:
-        return Path(settings.run_dir)
+        return RunFolder(Path(settings.run_dir))
     by_agent = agents_run_dir(_slug(settings.label), settings.seed_everything)
     if by_agent is not None:
-        return by_agent
+        return RunFolder(by_agent)
     if "LOCAL_RANK" in os.environ and "FEDPM_RUN_DIR" in os.environ:  # a rank started by the first one
-        return Path(os.environ["FEDPM_RUN_DIR"])
-    stamp = os.environ.get("SLURM_JOB_ID") or datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{settings.experiment}-{_slug(settings.label)}-s{settings.seed_everything}-{stamp}"
-    folder, number = Path("runs") / name, 1
-    while folder.exists() and "SLURM_JOB_ID" not in os.environ:
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
-    os.environ["FEDPM_RUN_DIR"] = str(folder)
+        return RunFolder(Path(os.environ["FEDPM_RUN_DIR"]))
+    experiment = f"{settings.experiment}-{_slug(settings.label)}-s{settings.seed_everything}"
+    name = run_name(experiment, lambda: datetime.now().strftime("%Y%m%d-%H%M%S"))
+    if _rank() > 0:
+        return RunFolder(Path("runs") / name)
+    folder = new_folder(name, Path("runs"), number=int(os.environ.get("SLURM_NTASKS") or 1) == 1)
+    os.environ["FEDPM_RUN_DIR"] = str(folder.path)
     return folder
+
+
+def _rank() -> int:
+    return int(getattr(rank_zero_only, "rank", 0) or 0)
 
 
 def _slug(label: str) -> str:
@@ -249,7 +298,9 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
     """Run the verb and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
-        command_line(cli, under_agent(settle(argv)))
+        command_line(cli, under_agent(read(argv)))
+    except ConfigurationError as error:
+        return _report(error, 2)
     except SystemExit as stop:
         return exit_code(stop)
     except KeyboardInterrupt:  # before the first round, or after the last
@@ -262,18 +313,24 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
         return _report(error, 3)
     except USER_ERRORS as error:
         return _report(full_disk(error), 1)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] != "wandb":
+            raise
+        return _report(error, 1)
+    finally:
+        while FedpmCLI.held:
+            FedpmCLI.held.pop().release()
     return 0
 
 
-def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
-    """Read a verb and its options, and do with them what `cli` does."""
-    FedpmCLI.verb = argv[0]
-    FedpmCLI.words = words = complete_classes(recall_run(settle(argv)))
+def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
+    """Hand a configuration to jsonargparse, and do with the result what `cli` does."""
+    FedpmCLI.verb, FedpmCLI.asked, ShortErrorParser.composed = asked.verb, asked, asked.composed
     parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,
         FederatedData,
-        args=words,
+        args=parser_input(asked),
         parser_class=ShortErrorParser,
         parser_kwargs={"allow_abbrev": False, **parser_kwargs},
         trainer_defaults=TRAINER_DEFAULTS,
@@ -282,6 +339,51 @@ def command_line(cli: type[FedpmCLI], argv: Sequence[str]) -> FedpmCLI:
         auto_configure_optimizers=False,
         load_from_checkpoint_support=False,
     )
+
+
+def parser_input(asked: Configuration) -> Any:
+    """Return what jsonargparse reads: the mapping, or a command line that asks for help."""
+    helps = [word for name, value in asked.asks if name != "print_config" for word in _as_words(name, value)]
+    return [asked.verb, *helps] if helps else {"subcommand": asked.verb, asked.verb: asked.values}
+
+
+def _as_words(name: str, value: str) -> list[str]:
+    return ["--help"] if name in {"h", "help"} else [f"--{name}", *([] if value == "true" else [value])]
+
+
+def parse(argv: Sequence[str]) -> Any:
+    """Return the settings of a verb and its options as a run would use them; nothing is written, seeded or built.
+
+    Raises:
+        ConfigurationError: If a file, a key or a name is wrong.
+        SystemExit: With code 2 after a message on stderr, if a value is.
+    """
+    asked = read(argv)
+    ShortErrorParser.composed = asked.composed
+    settings = _parser(asked.verb).parse_object(parser_input(asked))[asked.verb]
+    check_values(settings, asked.composed)
+    return settings
+
+
+class _OnlyAParser(FedpmCLI):
+    """The command line up to its parser: building it takes as long as parsing twice, so it is built once."""
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.config = {"subcommand": self.verb}  # pyright: ignore[reportIncompatibleVariableOverride, reportAttributeAccessIssue]
+
+    def _set_seed(self) -> None: ...
+
+    def before_instantiate_classes(self) -> None: ...
+
+    def instantiate_classes(self) -> None: ...
+
+    def _run_subcommand(self, subcommand: str) -> None: ...
+
+
+@cache
+def _parser(verb: str) -> LightningArgumentParser:
+    quiet_lightning()
+    return command_line(_OnlyAParser, Configuration(verb, Composition())).parser
 
 
 def exit_code(stop: SystemExit) -> int:

@@ -12,8 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning.callbacks.run_facts import partition_facts, to_json
 from fedpm_lightning.data.federated import FederatedData
-from fedpm_lightning.experiment import FedpmCLI, run
-from fedpm_lightning.leaks import reset_leaks
+from fedpm_lightning.experiment import FedpmCLI, check_values, run
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.partition_picture import draw_partition, partition_title
 from fedpm_lightning.report.partition_text import print_partition
@@ -30,8 +29,9 @@ class PartitionCLI(FedpmCLI):
         parser.set_defaults({"model.net": anything, "model.method": {"class_path": "fedpm_lightning.methods.FedAvg"}})
 
     def before_instantiate_classes(self) -> None:
-        """Undo what a change of class left behind, as `fit` does; no run folder is made."""
-        reset_leaks(self.settings, "data.partition", self.words)
+        """Check the values as `fit` does; no run folder is made."""
+        self.answer()
+        check_values(self.settings, self.asked.composed)
 
     def instantiate_classes(self) -> None:
         """Build the data and show the split."""

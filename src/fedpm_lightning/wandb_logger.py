@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpm_lightning.callbacks.run_facts import versions
-from fedpm_lightning.leaks import given
+from fedpm_lightning.configuration.read import Configuration
 from fedpm_lightning.report.history import History
 from fedpm_lightning.report.runs import Run
 from fedpm_lightning.report.tags import group_name
@@ -21,13 +21,12 @@ LOCAL_SWEEP = "FEDPM_SWEEP"
 """Set by `fedpm sweep` for its runs: the name of the sweep."""
 
 
-def under_agent(words: Sequence[str]) -> list[str]:
+def under_agent(asked: Configuration) -> Configuration:
     """Let a run of a W&B sweep log to W&B when its command and its files name no logger: the agent waits for it."""
-    words = list(words)
-    if words[:1] == ["fit"] and AGENT in os.environ and not given(words, "trainer.logger").named:
+    if asked.verb == "fit" and AGENT in os.environ and "trainer.logger" not in asked.composed.named:
         print("a run of a W&B sweep: --trainer.logger WandbLogger", flush=True)
-        words.append("--trainer.logger=WandbLogger")
-    return words
+        asked.composed.lay_option("trainer.logger", "WandbLogger")
+    return asked
 
 
 def agents_run_dir(label: str, seed: object) -> Path | None:
@@ -43,10 +42,15 @@ def agents_run_dir(label: str, seed: object) -> Path | None:
 
 
 def settle_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
-    """Give every WandbLogger the run's folder, and a group that the runs of one setting share over all seeds."""
+    """Give every WandbLogger the run's folder, and a group that the runs of one setting share over all seeds.
+
+    Raises:
+        ValueError: If a WandbLogger could not log, or is asked for something that has no effect here.
+    """
     for logger in loggers:
         if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
             continue
+        _check(logger.init_args)
         if logger.init_args.save_dir in {".", None}:
             # Absolute: W&B's service writes the files, and it may have been started in another folder.
             logger.init_args.save_dir = str(run_dir.resolve())
@@ -54,6 +58,29 @@ def settle_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, A
             logger.init_args.name = run_dir.name
         if "WANDB_RUN_GROUP" not in os.environ and logger.init_args.get("group") is None:
             logger.init_args.group = group_of(config)
+
+
+def _check(arguments: Any) -> None:
+    """Refuse what a run could not do, before anything is built.
+
+    Raises:
+        ValueError: If checkpoints are to be uploaded, or there is neither a login nor the offline mode.
+    """
+    if arguments.get("log_model"):
+        raise ValueError(
+            "trainer.logger.log_model has no effect: checkpoints lie in the run's folder. Upload them with\n"
+            "  wandb artifact put --type model runs/NAME/checkpoints"
+        )
+    mode = os.environ.get("WANDB_MODE", "online")
+    if arguments.get("offline") or mode in {"offline", "disabled", "dryrun"} or arguments.get("anonymous"):
+        return
+    import wandb
+
+    if not wandb.api.api_key:
+        raise ValueError(
+            "W&B has no login on this machine: run `wandb login`, set WANDB_API_KEY, "
+            "or say --trainer.logger.offline true and sync later"
+        )
 
 
 def sweep_tags() -> list[str]:

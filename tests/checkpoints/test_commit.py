@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 
 from fedpm_lightning.checkpoints.durable import DiskFullError, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
-from fedpm_lightning.checkpoints.manifest import checkpoint_file, keep_only, manifest_file, newest_good
+from fedpm_lightning.checkpoints.manifest import Manifest, checkpoint_file, keep_only, manifest_file, newest_good
 from fedpm_lightning.checkpoints.side_files import SideFileIO
+from fedpm_lightning.report.setting import setting_of
 
 
 class Killed(BaseException):
@@ -132,11 +134,11 @@ def test_no_room_leaves_the_old_file_and_nothing_half(tmp_path, monkeypatch):
 
 
 def test_what_is_refused_and_what_is_told():
-    before = {"seed_everything": 0, "model": {"l2": 0.1}, "data": {"root": "a"}, "trainer": {"precision": None}}
-    now = {"seed_everything": 0, "model": {"l2": 0.2}, "data": {"root": "b"}, "trainer": {"precision": "64-true"}}
-    refused, told = compare({**before, "rounds": 3}, {**now, "rounds": 6})
-    assert [d.key for d in refused] == ["model.l2"]
-    assert [d.key for d in told] == ["data.root", "trainer.precision"]
+    before = {"seed_everything": 0, "model": {"l2": 0.1, "executor": "auto"}, "data": {"root": "a"}}
+    now = {"seed_everything": 0, "model": {"l2": 0.2, "executor": "sequential"}, "data": {"root": "b"}}
+    refused, told = compare({**before, "rounds": 3}, {**now, "rounds": 6, "trainer": {"precision": "64-true"}})
+    assert [d.key for d in refused] == ["model.l2", "trainer.precision"]
+    assert [d.key for d in told] == ["model.executor"]
     with pytest.raises(ValueError, match=r"model.l2: 0.1 in the checkpoint, 0.2 now"):
         refuse(refused, "x")
     refuse([], "x")
@@ -155,3 +157,53 @@ def test_weights_that_a_spawned_process_hands_over_are_written(tmp_path):
     files = SideFileIO(tmp_path / "checkpoints")
     files.save_checkpoint({"net.weight": torch.ones(2)}, tmp_path / ".temp.ckpt")
     assert torch.equal(files.load_checkpoint(tmp_path / ".temp.ckpt")["net.weight"], torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ({"model": {"executor": "sequential"}}, {"model": {"executor": "vectorized", "clients_per_chunk": 8}}, True),
+        ({"model": {"reduce": "sum"}}, {"model": {"reduce": "ordered"}}, True),
+        ({"data": {"participation": 1.0}}, {"data": {"participation": None}}, True),
+        ({"data": {"num_clients": 10, "clients_per_round": 10}}, {"data": {"num_clients": 10}}, True),
+        ({"data": {"participation": 0.5}}, {"data": {"participation": None}}, False),
+        ({"model": {"lr_schedule": {"class_path": "a.Constant"}}}, {"model": {"lr_schedule": None}}, True),
+        ({"data": {"name": "a9a", "source": "/a/x"}}, {"data": {"name": "a9a", "source": "/b/y"}}, True),
+        ({"data": {"name": "mine", "source": "/a/x"}}, {"data": {"name": "mine", "source": "/b/x"}}, True),
+        ({"data": {"name": "mine", "source": "/a/x"}}, {"data": {"name": "mine", "source": "/a/y"}}, False),
+        ({"trainer": {"precision": "32-true"}}, {"trainer": {"precision": "64-true"}}, False),
+        ({"trainer": {"accelerator": "cpu"}}, {"trainer": {"accelerator": "gpu"}}, True),
+        ({"label": "a", "checkpoint_every": 1}, {"label": "b", "checkpoint_every": 5}, True),
+    ],
+)
+def test_resume_and_compare_agree_on_what_is_the_same_experiment(one, other, same):
+    assert (compare(one, other)[0] == []) is same
+    a, b = ({key: value for key, value in setting_of(config, 1) if value != "None"} for config in (one, other))
+    assert (a == b) is same
+
+
+def test_a_checkpoint_is_deleted_after_its_manifest_and_its_clients_after_both(tmp_path, monkeypatch):
+    """A kill in between leaves nothing named that is gone."""
+    files = SideFileIO(tmp_path)
+    for round in (1, 2):
+        files.save_checkpoint(content(round), checkpoint_file(tmp_path, round))
+    gone: list[str] = []
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda self, **options: (gone.append(self.name), unlink(self, **options)))
+    keep_only(tmp_path, {2})
+    assert gone == ["round-000001.json", "round-000001.ckpt", "1-r1.pt"]
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"round": "x"}, {"round": 2}, {"best": [1]}, {"sha256": 5}, {"config": "x"}, {"extra": 1},
+        {"clients": {"0": ["../../x", "a"]}}, {"clients": {"0": ["clients/0-r1.pt/../../y.pt", "a"]}}, {"clients": [3]},
+    ],
+)  # fmt: skip
+def test_a_forged_manifest_is_damaged_in_words(tmp_path, forged):
+    save(SideFileIO(tmp_path), 1)
+    path = manifest_file(tmp_path, 1)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **forged}))
+    with pytest.raises(ValueError, match="damaged"):
+        Manifest.read(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -292,13 +291,13 @@ def test_nothing_is_left_behind(name):
 
 def test_no_method_lacks_a_row_a_yaml_or_a_docs_row():
     files = {p.stem for p in (REPO / "src/fedpm_lightning/methods").glob("*.py")} - {"__init__", "base"}
-    classes = {
-        c.__name__: c
-        for c in vars(methods).values()
-        if inspect.isclass(c) and issubclass(c, Method) and c is not Method
-    }
-    assert {c.__module__.rsplit(".", 1)[-1] for c in classes.values()} == files
-    assert classes.keys() == ROWS.keys() == set(methods.__all__) - {"Method"}
+    entries = {entry.label: entry.home for entry in methods.METHODS}
+    classes = {label for label, home in entries.items() if home}
+    assert {home for home in entries.values() if home} == files
+    assert all(issubclass(getattr(methods, label), Method) for label in classes)
+    assert classes == ROWS.keys(), "a method is one row of methods.METHODS and one row here"
+    labels = {yaml.safe_load(file.read_text()).get("label") for file in (REPO / "configs" / "method").glob("*.yaml")}
+    assert set(entries) - classes <= labels, "a row without a module is a file of configs/method"
     docs = (REPO / "docs" / "methods.md").read_text()
     for name, row in ROWS.items():
         config = yaml.safe_load((REPO / "configs" / "method" / f"{row.yaml}.yaml").read_text())

@@ -9,7 +9,8 @@ import pytest
 
 from fedpm_lightning.report.cells import build_grid
 from fedpm_lightning.report.compare import main
-from fedpm_lightning.report.moment import BEST, FINAL, Reach, Within, as_moment
+from fedpm_lightning.report.history import History
+from fedpm_lightning.report.moment import BEST, FINAL, Reach, Within, as_moment, first_reaching
 from fedpm_lightning.report.runs import find_runs, load_run
 from fedpm_lightning.report.table import cell_text
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
@@ -55,6 +56,14 @@ def test_the_first_round_at_the_target_counts_in_each_cost(run):
     assert [Reach(0.85, axis).figure(run, "val/acc").value for axis in ("rounds", "megabytes", "seconds")] == [2, 2, 4]
     assert Reach(0.1, "rounds").figure(run, "train/loss").value == 2, "a loss is reached from above"
     assert Reach(0.95, "rounds").figure(run, "val/acc") == (None, "ended without reaching it", True)
+
+
+def test_a_target_is_reached_by_the_value_itself():
+    history = History(
+        {}, [{"round": 1.0, "val/acc": 0.4, "val/loss": 0.6}, {"round": 2.0, "val/acc": 0.5, "val/loss": 0.5}]
+    )
+    assert first_reaching(history, "val/acc", 0.5)["round"] == first_reaching(history, "val/loss", 0.5)["round"] == 2
+    assert first_reaching(history, "val/acc", 0.500001) is None
 
 
 def test_runs_that_never_reach_the_target_are_counted_beside_the_mean(tmp_path, write_run):

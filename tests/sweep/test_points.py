@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from itertools import product
 
 import pytest
@@ -66,6 +67,26 @@ def test_random_points_are_a_function_of_seed_and_index(sweep_file):
 )
 def test_distributions(entry, inside):
     assert all(inside(draw("x", entry, 0, index)) for index in range(50))
+
+
+def test_log_uniform_is_uniform_in_the_logarithm():
+    """n = 4,000, three standard errors of the share below the geometric mean; uniform draws would have 0.09."""
+    entry = {"distribution": "log_uniform_values", "min": 0.01, "max": 1.0}
+    below = sum(draw("x", entry, 0, index) < 0.1 for index in range(4000)) / 4000
+    assert abs(below - 0.5) < 3 * 0.5 / math.sqrt(4000)
+
+
+def test_parameters_of_one_point_are_drawn_apart():
+    """n = 2,000, three standard errors of a correlation of zero."""
+    entry = {"min": 0.0, "max": 1.0}
+    one, two = ([draw(name, entry, 0, index) for index in range(2000)] for name in ("a", "b"))
+    assert abs(statistics.correlation(one, two)) < 3 / math.sqrt(2000)
+
+
+def test_an_option_that_the_sweep_varies_makes_points_of_their_own(sweep_file):
+    """It changes no figure, but the sweep asks for both."""
+    read = load_sweep(sweep_file({"model.executor": {"values": ["sequential", "vectorized"]}}))
+    assert len(make_points(read)) == 2
 
 
 def test_a_distribution_that_cannot_be_drawn_names_those_that_can():

@@ -13,9 +13,13 @@ import time
 import pytest
 import yaml
 
+from fedpm_lightning.checkpoints.run_folder import lock
 from fedpm_lightning.cli import main
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.sweep.folder import SweepFolder
+from fedpm_lightning.sweep.points import make_points
+from fedpm_lightning.sweep.sweep_file import load_sweep
+from fedpm_lightning.sweep.worker import ELSEWHERE
 from resume_parts import until
 
 
@@ -81,7 +85,7 @@ def test_a_typo_stops_before_the_first_run(sweep, sweep_file, grid, tmp_path, ca
         ("model.method.damping", 0.1, "damping is not accepted"),  # FedPM has it, FedAvg has not
         ("rounds", "many", "rounds"),
         ("data.partition.alpha", -1.0, "alpha"),
-        ("data.source", None, "does not arrive"),
+        ("data.source", None, "takes no null"),
         ("config.method", "configs/method/fedvag.yaml", "fedvag.yaml"),
     ):
         file = sweep_file({**grid, key: {"values": [value]}})
@@ -89,6 +93,31 @@ def test_a_typo_stops_before_the_first_run(sweep, sweep_file, grid, tmp_path, ca
         error = capsys.readouterr().err
         assert told in error, error
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("val/accuracy", "did you mean val/acc?"),
+        ("best/tset/acc", "no run measures best/tset/acc"),
+        ("opt/gap", "opt/gap"),
+    ],
+)
+def test_a_metric_that_no_run_measures_stops_before_the_first_run(sweep, sweep_file, capsys, name, told):
+    file = sweep_file({"rounds": {"value": 2}}, metric={"name": name, "goal": "maximize"})
+    assert sweep(file, "--check", "--no-timing") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_point_that_another_process_runs_is_left_out(sweep, sweep_file, tmp_path, capsys):
+    folder = SweepFolder(tmp_path / "s")
+    file = sweep_file({"seed_everything": {"values": [0]}, "rounds": {"value": 1}, "model.local_epochs": {"value": 1}})
+    (point,) = make_points(load_sweep(file))
+    held = lock(folder.log(point))
+    assert sweep(file, "--folder", folder.path) == 0
+    assert f"left out  {point.name}: another process is running it" in capsys.readouterr().out
+    assert sweep("--folder", folder.path, "--index", 0) == ELSEWHERE and folder.state(point) == "new"
+    os.close(held)
 
 
 def test_a_point_that_fails_is_started_once_more_and_told(sweep, sweep_file, tmp_path, capsys):

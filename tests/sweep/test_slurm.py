@@ -10,7 +10,7 @@ import pytest
 
 from fake_slurm import FakeSlurm
 from fedpm_lightning.sweep.folder import SweepFolder
-from fedpm_lightning.sweep.slurm import Slurm, array_of, sbatch_script
+from fedpm_lightning.sweep.slurm import Slurm, array_of, sbatch_script, seconds_of
 from resume_parts import rounds_written, until
 
 LONG = {"seed_everything": {"values": [0, 1]}, "rounds": {"value": 40}, "model.local_epochs": {"value": 1}}
@@ -71,6 +71,38 @@ def test_without_sbatch_the_file_is_there_all_the_same(sweep, sweep_file, grid, 
     assert sweep(sweep_file(grid), "--folder", tmp_path / "s", "--slurm") == 2
     told = capsys.readouterr().err
     assert "there is no sbatch" in told and (tmp_path / "s" / "slurm" / "array.sbatch").is_file()
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("0:01:00", 60),
+        ("4:00:00", 14400),
+        ("1-2", 93600),
+        ("1-2:03:04", 93784),
+        ("x", None),
+    ],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(limit, seconds):
+    assert seconds_of(limit) == seconds
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--slurm", "--time", "0:01:00"), "--lead 120 leaves 0 s of --time 0:01:00 to train in"),
+        (("--slurm", "--time", "0:03:00", "--lead", "120"), "leaves 60 s"),
+        (("--slurm", "--time", "soon"), "--time soon is no time limit"),
+        (("--slurm", "--lead", "0"), "--lead must be at least 1 second"),
+        (("--time", "1:00:00"), "--time has no effect without --slurm"),
+        (("--lead", "60"), "--lead has no effect without --slurm"),
+    ],
+)
+def test_a_time_that_leaves_none_is_refused_at_once(sweep, sweep_file, grid, capsys, words, told):
+    assert sweep(sweep_file(grid), *words) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_a_bad_sbatch_option(sweep, sweep_file, grid, capsys):

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedpm_lightning.sweep.folder import SweepFolder, metric_of
-from fedpm_lightning.sweep.live import LiveTable
+from fedpm_lightning.sweep.live import LiveTable, time_left
 from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.results import results_table, settings_of
 from fedpm_lightning.sweep.runner import Progress
@@ -71,6 +71,15 @@ def test_the_live_table(six):
     text = shown(LiveTable(folder, ACC).render(progress))
     assert "4/6 done · 1 running · 1 waiting · best val/acc = 0.9 (lr1.0-s0)" in text
     assert "2/2" in text and "0.45" in text, "the running point's rounds, and its best so far"
+
+
+def test_the_time_left_follows_the_points_that_are_done(six, monkeypatch):
+    folder, points = six
+    monkeypatch.setattr("time.monotonic", lambda: 130.0)
+    job = SimpleNamespace(point=points[4], begun=100.0)
+    progress = Progress(points, deque([points[5]]), [job], {}, took=[80.0, 120.0])
+    assert time_left(progress) == "2 min 50 s" and "about 2 min 50 s left" in LiveTable(folder, ACC).status(progress)
+    assert time_left(Progress(points)) == ""
 
 
 def test_the_metric_is_the_last_value_or_that_of_the_best_round(six):

@@ -111,7 +111,8 @@ class GracefulStop(FederatedCallback):
 
     def _interrupted(self, trainer: Trainer, outcome: str) -> InterruptedRun:
         number = self._signal or signal.SIGTERM
-        how = f"go on with:  fedpm fit --run_dir {self.run_dir}"
+        begun = (self.run_dir / "config.yaml").is_file()
+        how = f"go on with:  fedpm fit --run_dir {self.run_dir}" if begun else "start the same command again"
         return InterruptedRun(int(number), f"stopped by {number.name}: round {trainer.global_step} {outcome}; {how}")
 
     def _release(self) -> None:

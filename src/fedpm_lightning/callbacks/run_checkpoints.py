@@ -63,17 +63,33 @@ class RunCheckpoints(Checkpoint):
         self._best: tuple[int, float] | None = None
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
+        self._factors: list[float] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Let Lightning read and write checkpoints in our way."""
         if stage == "fit":
             trainer.strategy.checkpoint_io = self._files
             self._now = setting(trainer)
+            self._factors = factors(pl_module, trainer.max_epochs or 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the best round and what a resume compares."""
         best = None if self._best is None else list(self._best)
-        return {"best": best, "setting": self._now}
+        return {"best": best, "setting": self._now, "rounds": len(self._factors)}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Refuse another number of rounds under a schedule whose factors of the rounds that are done depend on it.
+
+        Raises:
+            ValueError: Naming both numbers: the run would be none that any single start makes.
+        """
+        state = checkpoint.get("callbacks", {}).get(self.state_key, {})
+        done, before = int(checkpoint.get("global_step", 0)), int(state.get("rounds", 0))
+        if before and factors(pl_module, before)[:done] != self._factors[:done]:
+            refuse(
+                [Difference("rounds (which the learning-rate schedule follows)", before, len(self._factors))],
+                str(self.folder),
+            )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over the best round; refuse other data.
@@ -172,3 +188,9 @@ def setting(trainer: Trainer) -> dict[str, Any]:
         "device": device_name(trainer),
         "torch": versions()["torch"],
     }
+
+
+def factors(module: LightningModule, rounds: int) -> list[float]:
+    """Return the learning-rate schedule's factor of every round; all 1 for a module without a schedule."""
+    schedule = cast(Any, getattr(module, "lr_schedule", None))
+    return [1.0 if schedule is None else float(schedule.factor(round, rounds)) for round in range(rounds)]

@@ -5,14 +5,16 @@ They are complete at any moment: a killed run leaves its finished rounds and a s
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
@@ -20,7 +22,7 @@ from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_fact
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
 
-__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files", "out_of_time"]
+__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files", "is_finished"]
 
 
 class RunFiles(FederatedCallback):
@@ -36,6 +38,7 @@ class RunFiles(FederatedCallback):
         label: Name of the method in tables; the configuration's `label`, or else the method's class, if None.
         monitor: The metric that decides `best`; chosen from what the run measures if None.
         refresh_s: Least seconds between two refreshes of summary.json while training.
+        text: config.yaml as a start writes it, once all of its checks have passed; none by default.
     """
 
     records = ()
@@ -48,6 +51,7 @@ class RunFiles(FederatedCallback):
         label: str | None = None,
         monitor: Monitor | None = None,
         refresh_s: float = 2.0,
+        text: str | None = None,
     ) -> None:
         super().__init__()
         self.run_dir = Path(run_dir)
@@ -58,21 +62,25 @@ class RunFiles(FederatedCallback):
             "experiment": experiment or config.get("experiment"),
             "method_label": label or config.get("label"),
         }
-        self._refresh_s = refresh_s
+        self._refresh_s, self._text = refresh_s, text
         self._csv = MetricsCsv(self.run_dir / "metrics.csv")
         self._facts: Facts = {}
         self._written_at = 0.0
         self._began = False
+        self._record = Record()
         self._seen_by_wandb = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Keep the metrics before the first round (a resumed run does not evaluate them again) and the resumes."""
-        return {"initial": dict(self.history.initial), "resumes": list(self.resumes)}
+        kept = [row for row in (self.history.best, self.history.rows[-1] if self.history.rows else None) if row]
+        record = {"digest": self._record.digest, "kept": [dict(row) for row in kept]}
+        return {"initial": dict(self.history.initial), "resumes": list(self.resumes), "record": record}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take them back from a checkpoint."""
         self.history.initial = dict(state_dict["initial"])
         self.resumes = list(state_dict.get("resumes", []))
+        self._record = Record(**state_dict.get("record", {}))
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The sanity check is the evaluation of the initial model; without splits Lightning runs it on a resume too."""
@@ -88,7 +96,7 @@ class RunFiles(FederatedCallback):
             return
         if trainer.global_step > 0:  # W&B cannot take back what the stopped process sent after its checkpoint
             self._seen_by_wandb = int(max((row["round"] for row in read_rows(self._csv.path)), default=0))
-        self.history.rows = self._csv.begin(rounds_done=trainer.global_step)
+        self._open(trainer, pl_module)
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
@@ -96,6 +104,18 @@ class RunFiles(FederatedCallback):
         if rules:
             write_atomically(self.run_dir / "rules.txt", "\n".join(rules) + "\n")
         self.write_summary()
+
+    def _open(self, trainer: Trainer, module: LightningModule) -> None:
+        """Write config.yaml; go on with metrics.csv, say which rows are lost, restore those of the checkpoint."""
+        if self._text is not None:
+            write_atomically(self.run_dir / "config.yaml", self._text)
+        done, before = trainer.global_step, self._record
+        found = [row for row in read_rows(self._csv.path) if row["round"] <= done]
+        self.history.rows = self._csv.begin(rounds_done=done, known=before.kept)
+        self._record = Record(digest_of(self.history.rows), before.kept)
+        line = before.damage(found, done)
+        if line is not None:
+            print(line, file=sys.stderr)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clear the last round's row."""
@@ -110,9 +130,9 @@ class RunFiles(FederatedCallback):
             self.write_summary()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The run has ended by itself; it is finished unless it ran out of time."""
+        """The run has ended by itself; it is finished if all rounds are done, or EarlyStopping asked for no more."""
         if self._began:
-            self.write_summary(finished=not out_of_time(trainer))
+            self.write_summary(finished=is_finished(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Leave a summary that says so. A diverged round gets a row, with `diverged` 1; others none."""
@@ -156,9 +176,40 @@ class RunFiles(FederatedCallback):
     def _write_row(self, trainer: Trainer, module: LightningModule) -> None:
         row = {"round": trainer.current_epoch + 1.0, **current_row(module)}
         self._csv.write(row)
+        self._record.digest = digest_of([row], self._record.digest)
         for logger in trainer.loggers:
             if not (isinstance(logger, WandbLogger) and row["round"] <= self._seen_by_wandb):
                 logger.log_metrics(row, step=int(row["round"]))
+
+
+@dataclass
+class Record:
+    """What a checkpoint knows of metrics.csv.
+
+    Attributes:
+        digest: Checksum of the rows so far.
+        kept: The best round's row and the last one's.
+    """
+
+    digest: str = ""
+    kept: list[Row] = field(default_factory=list[Row])
+
+    def damage(self, rows: Sequence[Row], done: int) -> str | None:
+        """Say what became of the file since; None if it is as it was, or the checkpoint does not know."""
+        if not self.digest or digest_of(rows) == self.digest:
+            return None
+        restored = {int(row["round"]) for row in self.kept}
+        lost = sorted(set(range(1, done + 1)) - {int(row["round"]) for row in rows} - restored)
+        what = f"rounds {', '.join(map(str, lost))} are lost" if lost else "its rows are not those of the checkpoint"
+        return f"metrics.csv was damaged since round {done}: {what}; the best and the last round are restored"
+
+
+def digest_of(rows: Iterable[Row], before: str = "") -> str:
+    """Return the checksum of rows that follow those with the checksum `before`."""
+    for row in rows:
+        text = ",".join(f"{key}={float(row[key])!r}" for key in sorted(row))
+        before = hashlib.sha256(f"{before}{text}".encode()).hexdigest()
+    return before
 
 
 def current_row(module: LightningModule) -> Row:
@@ -168,8 +219,11 @@ def current_row(module: LightningModule) -> Row:
 
 def find_run_files(trainer: Trainer) -> RunFiles | None:
     """Return the trainer's RunFiles callback, if it has one."""
-    callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
-    return next((callback for callback in callbacks if isinstance(callback, RunFiles)), None)
+    return next((callback for callback in _callbacks(trainer) if isinstance(callback, RunFiles)), None)
+
+
+def _callbacks(trainer: Trainer) -> list[object]:
+    return cast("list[object]", getattr(trainer, "callbacks", []))
 
 
 def find_history(trainer: Trainer) -> History | None:
@@ -184,8 +238,7 @@ def _is_divergence(exception: BaseException) -> bool:
     return "Diverged" in type(exception).__name__ or isinstance(exception.__cause__, FloatingPointError)
 
 
-def out_of_time(trainer: Trainer) -> bool:
-    """Tell whether `max_time` stopped the run before its last round."""
-    timers = [c for c in cast("list[object]", getattr(trainer, "callbacks", [])) if isinstance(c, Timer)]
-    late = any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)
-    return late and trainer.global_step < (trainer.max_epochs or 0)
+def is_finished(trainer: Trainer) -> bool:
+    """Tell whether all rounds are done, or EarlyStopping asked for no more."""
+    early = any(isinstance(one, EarlyStopping) and one.stopped_epoch > 0 for one in _callbacks(trainer))
+    return early or trainer.global_step >= (trainer.max_epochs or 0)

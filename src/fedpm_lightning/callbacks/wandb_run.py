@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import plain, run_facts
-from fedpm_lightning.callbacks.run_files import find_history, find_run_files, out_of_time
+from fedpm_lightning.callbacks.run_files import find_history, find_run_files, is_finished
 from fedpm_lightning.report.tags import column_tags, short_tag
 
 
@@ -67,7 +67,7 @@ class WandbRun(FederatedCallback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the final and the best round into the summary, with the metric that decided and the rounds of resumes."""
-        self._conclude(trainer, finished=not out_of_time(trainer))
+        self._conclude(trainer, finished=is_finished(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """An interrupted run keeps its figures too."""

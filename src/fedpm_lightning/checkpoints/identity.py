@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-SAME = ("seed_everything", "model", "data")
-"""What makes the experiment: any other value here is another one."""
+from fedpm_lightning.configuration.keys import Effect, canonical, effect
 
-PLACES = ("data.root", "data.source", "data.eval_batch_size", "model.executor", "model.client_memory_mib")
-"""Keys of SAME that say where or how, not what. The partition's hash tells whether the data really are the same."""
+EXTENDED = "rounds"
+"""A resume may go on for longer: the rounds that are done stay as they are."""
 
-FREE = (
-    *(
-        "rounds",
-        "run_dir",
-        "resume",
-        "ckpt_path",
-        "checkpoint_every",
-        "grace_s",
-        "threads",
-        "experiment",
-        "label",
-        "config",
-    ),
-    *("weights_only", "trainer.max_epochs", "trainer.logger", "trainer.default_root_dir", "trainer.devices"),
-    *("trainer.enable_progress_bar", "trainer.max_time"),
-)
-"""Keys that change no number of a round."""
+TOLD = "trainer.callbacks"
+"""A callback of one's own may only watch: another one is told and not refused."""
 
 
 class Difference(NamedTuple):
@@ -43,11 +27,11 @@ class Difference(NamedTuple):
 
 def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
     """Return (differences that make it another experiment, differences worth a line)."""
-    old, new = dict(leaves(before)), dict(leaves(now))
+    old, new = canonical(before), canonical(now)
     changed = [Difference(k, old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)]
-    refused = [d for d in changed if below(d.key, SAME) and not below(d.key, PLACES)]
-    told = [d for d in changed if d not in refused and not below(d.key, FREE)]
-    return refused, told
+    changed = [d for d in changed if effect(d.key) is not Effect.NOTHING and d.key != EXTENDED]
+    refused = [d for d in changed if effect(d.key) is Effect.FIGURES and d.key != TOLD]
+    return refused, [d for d in changed if d not in refused]
 
 
 def refuse(differences: list[Difference], where: str) -> None:
@@ -64,17 +48,3 @@ def refuse(differences: list[Difference], where: str) -> None:
         f"{where} is a checkpoint of another experiment:\n{shown}{more}\n"
         "Give the values it was made with, another --run_dir, or --resume never to start this one afresh"
     )
-
-
-def below(key: str, roots: tuple[str, ...]) -> bool:
-    """Tell whether a dotted key is one of `roots` or lies under one."""
-    return any(key == root or key.startswith(f"{root}.") for root in roots)
-
-
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of a nested configuration; a missing key and null are the same."""
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", value

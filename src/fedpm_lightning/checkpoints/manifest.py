@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fedpm_lightning.checkpoints.durable import digest, write_durably
 
@@ -60,9 +60,19 @@ class Manifest:
             if content.pop("version") != VERSION:
                 raise ValueError(f"{path} is of another version than {VERSION}")
             clients = {int(client): (str(file), str(sha)) for client, (file, sha) in content.pop("clients").items()}
-            return cls(clients=clients, **content)
+            found = cls(clients=clients, **content)
+            if not found.is_plausible() or manifest_file(path.parent, found.round) != path:
+                raise ValueError(f"{path} is damaged: it does not describe the checkpoint beside it")
+            return found
         except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError) as cause:
             raise ValueError(f"{path} is damaged ({type(cause).__name__})") from cause
+
+    def is_plausible(self) -> bool:
+        """Tell whether every field is of its type, and every file lies in the checkpoints' folder."""
+        inside = all(re.fullmatch(rf"{CLIENTS}/\d+-r\d+\.pt", file) for file, _ in self.clients.values())
+        numbers = [self.round, *([] if self.best is None else [self.best])]
+        typed = isinstance(cast(object, self.sha256), str) and isinstance(cast(object, self.config), dict)
+        return inside and typed and all(type(number) is int and number >= 0 for number in numbers)
 
     def problem(self, folder: Path) -> str | None:
         """Return what is wrong with the files that the manifest names, in words; None if nothing is."""

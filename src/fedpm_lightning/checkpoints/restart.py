@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import pickle
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, write_durably
+from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, from_file, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
 from fedpm_lightning.checkpoints.manifest import manifest_of, newest_good
 
@@ -48,6 +49,43 @@ def compare_with(checkpoint: Path, config: Mapping[str, Any]) -> tuple[str, ...]
     refused, told = compare(manifest.config, config)
     refuse(refused, str(checkpoint))
     return tuple(map(str, told))
+
+
+def check_checkpoint(path: Path, net: Mapping[str, Any]) -> int:
+    """Check that a file is a checkpoint of a network like this one; only its headers are read, and no code is run.
+
+    Args:
+        path: The file.
+        net: The state_dict of the module that is to load it.
+
+    Returns:
+        The round after which it was written.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no checkpoint of a run, or of another network.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no checkpoint {path}; give --run_dir runs/NAME or --ckpt_path FILE")
+    try:
+        content = from_file(path, mmap=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as cause:
+        reason = str(cause).splitlines()[0][:80]
+        raise ValueError(f"{path} is no checkpoint of tensors and numbers ({type(cause).__name__}: {reason})") from None
+    if not (
+        isinstance(content, dict) and {"state_dict", "federated", "global_step"} <= set(cast("dict[str, Any]", content))
+    ):
+        raise ValueError(f"{path} is no checkpoint of a federated run: it lacks state_dict, federated or global_step")
+    old = {name: tuple(tensor.shape) for name, tensor in content["state_dict"].items()}
+    new = {name: tuple(tensor.shape) for name, tensor in net.items()}
+    differing = [name for name in (*old, *new) if old.get(name) != new.get(name)]
+    if differing:
+        name = differing[0]
+        raise ValueError(
+            f"{path} is of another network: {name} is {old.get(name, 'not there')} in the checkpoint and "
+            f"{new.get(name, 'not there')} in the model; give the model.net that it was made with"
+        )
+    return int(content["global_step"])
 
 
 def clear_requeue(run_dir: Path, fresh: bool) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from fedpm_lightning.methods import METHODS
 from fedpm_lightning.report.labels import label_settings, natural
 from fedpm_lightning.report.metrics import Mode, is_share, known
 from fedpm_lightning.report.moment import Moment, Reach, as_moment
@@ -18,11 +19,7 @@ from fedpm_lightning.report.runs import Run, by_setting
 At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
 
-TAXONOMY = (
-    "PSGD", "FedAvg", "FedAvgM", "FedProx", "SCAFFOLD", "FedDyn", "FedNova", "FedExP", "FedSAM",
-    "FedAdam", "FedYogi", "FedAdagrad",
-    "FedNL", "FedNew", "FedNS", "LocalNewton", "LTDA", "FedSophia", "FedPM",
-)  # fmt: skip
+TAXONOMY = tuple(entry.label for entry in METHODS)
 """The paper's order of methods, kept by every table."""
 
 

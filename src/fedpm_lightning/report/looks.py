@@ -9,31 +9,12 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
+from fedpm_lightning.methods import METHODS
 from fedpm_lightning.report.cells import TAXONOMY, Column, taxonomy_order
 from fedpm_lightning.report.metrics import is_share, known
 from fedpm_lightning.report.moment import Axis
 
-LOOKS: dict[str, tuple[str, str]] = {
-    "PSGD": ("#999999", "|"),
-    "FedAvg": ("#0072B2", "s"),
-    "FedAvgM": ("#332288", "p"),
-    "FedProx": ("#56B4E9", "v"),
-    "SCAFFOLD": ("#CC79A7", "D"),
-    "FedDyn": ("#DDCC77", "H"),
-    "FedNova": ("#117733", "1"),
-    "FedExP": ("#6699CC", "+"),
-    "FedSAM": ("#AA4466", "x"),
-    "FedAdam": ("#000000", "X"),
-    "FedYogi": ("#661100", "h"),
-    "FedAdagrad": ("#888888", "d"),
-    "FedNL": ("#882255", "<"),
-    "FedNew": ("#44AA99", ">"),
-    "FedNS": ("#999933", "8"),
-    "LocalNewton": ("#009E73", "^"),
-    "LTDA": ("#E69F00", "P"),
-    "FedSophia": ("#AA4499", "*"),
-    "FedPM": ("#D55E00", "o"),
-}
+LOOKS = {entry.label: (entry.colour, entry.marker) for entry in METHODS}
 """Method -> colour, marker."""
 
 _OTHERS = ("#117733", "#6699CC", "#AA4466", "#DDAA33", "#004488", "#BB5566")

@@ -70,10 +70,15 @@ class MetricsCsv:
         self.rows: list[Row] = []
         self._header = ["round"]
 
-    def begin(self, rounds_done: int) -> list[Row]:
-        """Keep the rows of the first `rounds_done` rounds, drop the rest, and return those kept."""
-        kept = [row for row in read_rows(self.path) if row["round"] <= rounds_done]
-        self.rows = list({int(row["round"]): row for row in kept}.values())
+    def begin(self, rounds_done: int, known: Iterable[Row] = ()) -> list[Row]:
+        """Keep the rows of the first `rounds_done` rounds, drop the rest, and return those kept.
+
+        Args:
+            rounds_done: The rounds that count.
+            known: Rows that are known from elsewhere: they stand in for lost or damaged ones.
+        """
+        found = {int(row["round"]): row for row in (*read_rows(self.path), *known) if row["round"] <= rounds_done}
+        self.rows = [found[number] for number in sorted(found)]
         self._header = _header(self.rows)
         self._rewrite()
         return self.rows

@@ -6,34 +6,14 @@ Only runs of one setting are ever averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
 from typing import Any, TypeAlias, cast
+
+from fedpm_lightning.configuration.keys import Effect, canonical, effect
 
 Setting: TypeAlias = tuple[tuple[str, str], ...]
 """Dotted configuration key -> value as text, sorted: hashable, comparable."""
 
-# Keys, and whole branches, that name a run or its surroundings but do not decide its figures.
-_NO_SETTING = {
-    "seed_everything", "seed", "run_dir", "experiment", "label", "name", "config", "ckpt_path",
-    "weights_only", "resume", "checkpoint_every", "overwrite", "tags", "wandb", "progress",
-    "num_workers", "root", "source", "max_epochs", "grace_s", "data_dir", "download",
-    # These change no more than last bits; summary.json records what ran.
-    "executor", "clients_per_chunk", "reduce", "channels_last", "compile", "client_memory_mib",
-}  # fmt: skip
-_NO_SETTING_BRANCHES = (
-    "trainer.logger", "trainer.default_root_dir", "trainer.enable_", "trainer.log_every_n_steps",
-    "trainer.max_time", "trainer.profiler", "trainer.accelerator", "trainer.devices",
-    "trainer.num_sanity_val_steps",
-)  # fmt: skip
 _CALLBACKS = "trainer.callbacks"
-_OBSERVERS = {
-    "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "Damping", "PreconditionerDrift",
-    "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
-}  # fmt: skip
-"""Callbacks that only look: a run with them has the figures of one without."""
-
-# With these names `data.source` only says where the same data lies; with any other it says which data they are.
-_KNOWN_DATA = {"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a"}
 
 
 def setting_of(config: Mapping[str, Any], version: object) -> Setting:
@@ -43,14 +23,9 @@ def setting_of(config: Mapping[str, Any], version: object) -> Setting:
         config: The complete nested configuration.
         version: The version of this package that ran it.
     """
-    flat = flatten(config)
-    # `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
-    entries = {key.removesuffix(".class_path"): value for key, value in flat.items() if _decides(key)}
-    entries["fedpm"] = version
-    entries[_CALLBACKS] = _acting(entries.get(_CALLBACKS))
-    source = flat.get("data.source")
-    if source is not None and str(flat.get("data.name", "digits")) not in _KNOWN_DATA:
-        entries["data.source"] = PurePath(str(source)).name  # the folder differs from machine to machine
+    entries = {key: value for key, value in canonical(config).items() if effect(key) is Effect.FIGURES}
+    entries.pop("seed_everything", None)
+    entries |= {"fedpm": version, _CALLBACKS: entries.get(_CALLBACKS)}
     return tuple(sorted((key, str(value)) for key, value in entries.items()))
 
 
@@ -85,20 +60,3 @@ def differing_keys(settings: Sequence[Setting]) -> list[str]:
 
 def _tell_apart(entries: Sequence[Mapping[str, str]], keys: Sequence[str]) -> bool:
     return len({tuple(entry.get(key) for key in keys) for entry in entries}) == len(entries)
-
-
-def _acting(callbacks: Any) -> list[Any] | None:
-    """Return the callbacks that may change a figure; None, as where none are given, if there are none."""
-    given = cast("list[Any]", callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else [])
-    paths = [entry.get("class_path") if isinstance(entry, dict) else entry for entry in given]
-    kept = [e for e, path in zip(given, paths, strict=True) if str(path).rsplit(".", 1)[-1] not in _OBSERVERS]
-    return kept or None
-
-
-def _decides(key: str) -> bool:
-    """Tell whether a dotted key can change a figure."""
-    if key.startswith(_NO_SETTING_BRANCHES):
-        return False
-    # `data.name` is the data set and `model.method.name` may be anything: only a bare name names the run.
-    last = key.rsplit(".", 1)[-1]
-    return last not in _NO_SETTING or (last in {"name", "label"} and "." in key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import io
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -10,12 +11,14 @@ from typing import Any
 
 import yaml
 
+from fedpm_lightning.configuration.command_line import FILE, spell
+from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.points import Point
-from fedpm_lightning.words import CLASSES, FILE, spell
+from fedpm_lightning.sweep.sweep_file import Metric
 
 
-def check_points(points: Sequence[Point]) -> int:
+def check_points(points: Sequence[Point], metric: Metric | None = None) -> int:
     """Parse points with the real parser, build their method, schedule and partition, and look for every value.
 
     Of a large grid those are taken that show every choice of files and classes and every value (see `covering`).
@@ -32,10 +35,31 @@ def check_points(points: Sequence[Point]) -> int:
             settings = parsed(point.words)
             _build(settings)
             _arrived(point, settings)
+            check_metric(metric, settings)
         except (SweepError, ValueError, TypeError, ImportError, AttributeError) as cause:
             shown = ", ".join(f"{key}={value}" for key, value in point.params.items())
             raise SweepError(f"{cause}\nin point {point.index} of {len(points)} ({shown})") from None
     return len(chosen)
+
+
+def check_metric(metric: Metric | None, settings: Any) -> None:
+    """Check that a run measures the sweep's metric; a callback may record more than is known here.
+
+    Raises:
+        SweepError: With the metrics that there are.
+    """
+    if metric is None:
+        return
+    from fedpm_lightning.experiment import measured
+
+    known = measured(settings)
+    name = metric.name.removeprefix("best/").removeprefix("final/")
+    groups = {key.partition("/")[0] for key in (*known, "val/", "test/", "opt/")}
+    diagnostics = bool(settings.trainer.callbacks) and name.partition("/")[0] not in groups
+    if name not in known and not diagnostics:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise SweepError(f"metric: no run measures {metric.name}; {hint}there are {', '.join(known)}")
 
 
 def covering(points: Iterable[Point]) -> Iterable[Point]:
@@ -70,12 +94,14 @@ def parsed(words: Sequence[str]) -> Any:
     Raises:
         SweepError: With the parser's message.
     """
-    from fedpm_lightning.settings_only import parse
+    from fedpm_lightning.experiment import parse
 
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
             return parse(words)
+    except ValueError as error:
+        raise SweepError(str(error)) from None
     except SystemExit:
         text = told.getvalue().replace("fedpm VERB --help lists every key.", "").strip()
         raise SweepError(text.removeprefix("error: ")) from None
@@ -88,8 +114,6 @@ def _build(settings: Any) -> None:
         if spec is not None and "class_path" in spec:
             module, _, name = str(spec["class_path"]).rpartition(".")
             getattr(import_module(module), name)(**(spec["init_args"].as_dict() if "init_args" in spec else {}))
-    if settings["rounds"] < 1:
-        raise SweepError(f"rounds must be at least 1, got {settings['rounds']}")
 
 
 def _arrived(point: Point, settings: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from types import TracebackType
 from typing import Any
@@ -12,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.report.recap import human_seconds
 from fedpm_lightning.sweep.folder import SweepFolder, default_metric, metric_of, state_of
 from fedpm_lightning.sweep.runner import Progress
 from fedpm_lightning.sweep.sweep_file import Metric
@@ -81,6 +83,8 @@ class LiveTable:
         parts.append(f"{len(progress.waiting)} waiting")
         if progress.failed:
             parts.append(f"{len(progress.failed)} failed")
+        if left := time_left(progress):
+            parts.append(f"about {left} left")
         best = best_of(over, self.metric)
         return " · ".join([*parts, *([f"best {best[1]} = {best[2]:.4g} ({best[0]})"] if best else [])])
 
@@ -93,6 +97,16 @@ class LiveTable:
                 if state_of(summary) in {"finished", "diverged"}:
                     self._over[point.name] = summary
         return self._over
+
+
+def time_left(progress: Progress) -> str:
+    """Return the time that the points still to be run take, if each takes as long as those of this start did."""
+    if not progress.took:
+        return ""
+    each, jobs = statistics.fmean(progress.took), max(len(progress.running), 1)
+    spent = sum(min(time.monotonic() - job.begun, each) for job in progress.running)
+    todo = each * (len(progress.waiting) + len(progress.running)) - spent
+    return human_seconds(todo / jobs)
 
 
 def best_of(summaries: dict[str, dict[str, Any]], metric: Metric | None) -> tuple[str, str, float] | None:

@@ -17,6 +17,7 @@ from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.folder import OVER, SweepFolder, write_results
 from fedpm_lightning.sweep.options import make_parser
 from fedpm_lightning.sweep.points import Point, make_points
+from fedpm_lightning.sweep.slurm import Slurm, check_lead, pairs, sbatch_script, submit
 from fedpm_lightning.sweep.sweep_file import SweepFile, load_sweep
 
 _DRAWN = 8
@@ -57,11 +58,12 @@ def _run(args: argparse.Namespace, extra: list[str]) -> int:
         for point in points:
             print(shlex.join(["fedpm", *point.words, f"--run_dir={folder.run_dir(point)}"]))
         return 0
+    slurm = asked_of_slurm(args)
     checked(given, points, timing=args.check and not args.no_timing)
     if args.check:
         return 0
-    if args.slurm:
-        return submit_array(args, sweep, folder, points)
+    if slurm is not None:
+        return submit_array(slurm, sweep, folder, points, args.dry_run)
     return run_here(args, sweep, folder, points)
 
 
@@ -91,7 +93,7 @@ def checked(sweep: SweepFile, points: Sequence[Point], timing: bool) -> None:
     """
     from fedpm_lightning.sweep.check import check_points
 
-    parsed = check_points(points)
+    parsed = check_points(points, sweep.metric)
     # On stderr, because stdout may be the batch file.
     cap = f"up to {sweep.cap} runs" if sweep.cap else "no end: set run_cap"
     number = f"bayes, {cap}, {len(points)} drawn for the check" if sweep.method == "bayes" else f"{len(points)} points"
@@ -141,19 +143,36 @@ def run_here(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder, po
     return 1 if progress.failed else 0
 
 
-def submit_array(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder, points: Sequence[Point]) -> int:
-    """Write the batch file of the points that are not finished, and submit it."""
-    from fedpm_lightning.sweep.slurm import Slurm, pairs, sbatch_script, submit
+def asked_of_slurm(args: argparse.Namespace) -> Slurm | None:
+    """Return what the user asks of the scheduler; None for a sweep on this machine.
 
+    Raises:
+        SweepError: If an option of SLURM stands without --slurm, or leaves a run no time.
+    """
     named = ("partition", "time", "gres", "account", "cpus_per_task", "mem")
     directives = {name.replace("_", "-"): getattr(args, name) for name in named if getattr(args, name) is not None}
-    slurm = Slurm(directives | pairs(args.sbatch), args.array_parallelism, args.lead, args.setup, args.prefix)
+    given = [
+        *directives,
+        *(name for name in ("sbatch", "setup", "prefix", "lead") if getattr(args, name) not in (None, "", [])),
+    ]
+    if not args.slurm:
+        if given:
+            raise SweepError(f"--{given[0]} has no effect without --slurm")
+        return None
+    lead = Slurm.lead if args.lead is None else args.lead
+    slurm = Slurm(directives | pairs(args.sbatch), args.array_parallelism, lead, args.setup, args.prefix)
+    check_lead(slurm)
+    return slurm
+
+
+def submit_array(slurm: Slurm, sweep: SweepFile, folder: SweepFolder, points: Sequence[Point], dry_run: bool) -> int:
+    """Write the batch file of the points that are not finished, and submit it."""
     left = [point.index for point in points if folder.state(point) not in OVER]
     if not left:
         print(f"nothing to submit: all {len(points)} points are finished; fedpm compare {folder.path}")
         return 0
     script = sbatch_script(folder, _slug(sweep.name), left, slurm)
-    if args.dry_run:
+    if dry_run:
         print(script, end="")
         return 0
     folder.write_points(points)
@@ -163,7 +182,8 @@ def submit_array(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder
 
 def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     """Run one point of a sweep's folder in this process: one task of a job array."""
-    from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, lock_of, run_words
+    from fedpm_lightning.checkpoints.run_folder import lock
+    from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, run_words
 
     if args.folder is None:
         raise SweepError("--index needs --folder: the folder of a sweep, which holds points.jsonl")
@@ -175,7 +195,7 @@ def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     if folder.state(point) in OVER:
         print(f"{point.name} is {folder.state(point)} already")
         return 0
-    if lock_of(str(folder.log(point))) is None:
+    if lock(folder.log(point)) is None:
         print(f"{point.name} is running in another process", file=sys.stderr)
         return ELSEWHERE
     os.environ[SWEEP] = folder.path.name

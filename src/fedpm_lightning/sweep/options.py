@@ -53,9 +53,9 @@ def _add_slurm(parser: argparse.ArgumentParser) -> None:
     slurm.add_argument("--mem", metavar="32G", help="as for sbatch")
     slurm.add_argument("--array-parallelism", type=int, metavar="N", help="array tasks at once (no limit)")
     slurm.add_argument("--sbatch", action="append", default=[], metavar="KEY=VALUE", help="any other sbatch option")
-    slurm.add_argument("--lead", type=int, default=120, metavar="S",
+    slurm.add_argument("--lead", type=int, metavar="S",
                        help="seconds before the time limit at which a run saves its round and is queued again "
-                            "(%(default)s)")  # fmt: skip
+                            "(120)")  # fmt: skip
     slurm.add_argument("--setup", default="", metavar="LINES", help="shell lines before a run: 'module load cuda'")
     slurm.add_argument("--prefix", default="", metavar="WORDS", help="before fedpm: 'apptainer exec --nv image.sif'")
     slurm.add_argument("--index", type=int, metavar="I", help="run point I of --folder: what the array's tasks do")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path, PurePath
 from typing import Any
 
-import yaml
-
-from fedpm_lightning.checkpoints.identity import FREE, PLACES, below
+from fedpm_lightning.configuration.command_line import FILE, in_order, options
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.keys import Effect, effect
+from fedpm_lightning.configuration.yaml_text import read_file
 from fedpm_lightning.sweep.commands import fedpm_words
 from fedpm_lightning.sweep.draws import draw
 from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.sweep_file import SweepFile
-from fedpm_lightning.words import FILE, options, settle
 
 SEED = "seed_everything"
 _LONGEST_NAME = 64
@@ -64,7 +64,7 @@ def make_points(sweep: SweepFile, extra: Sequence[str] = (), number: int | None 
     points: dict[str, Point] = {}
     for params in chosen:
         words = [*fedpm_words(sweep.command, params), *extra]
-        name = f"{readable(params, varied)}-{identity(words)}".lstrip("-")
+        name = f"{readable(params, varied)}-{identity(words, params)}".lstrip("-")
         points.setdefault(name, Point(len(points), name, params, words))
     return list(points.values())
 
@@ -110,31 +110,24 @@ def _short(key: str, value: Any) -> str:
     return f"s{shown}" if key == SEED else f"{key.rsplit('.', 1)[-1]}{shown}"
 
 
-def identity(words: Sequence[str]) -> str:
+def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
     """Hash what decides a run's figures: the options, and what is IN the files, so that a changed file is a new run.
 
+    Args:
+        words: The verb and its options.
+        chosen: Options that count whatever they decide: those that the sweep varies.
+
     Raises:
-        SweepError: If a file is not there, or is not YAML.
+        SweepError: If a file or an option cannot be read.
     """
-    settled = settle(words)
-    given = list(options(settled[1:]))
-    layers = [_content(str(option.value)) for option in given if option.name == FILE]
-    chosen = {option.name: option.value for option in given if _decides(option.name)}
-    if "data.source" in chosen:  # the same data may lie in another folder; another name may be other data
-        chosen["data.source"] = PurePath(str(chosen["data.source"])).name
-    text = json.dumps([settled[0], layers, chosen], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _decides(name: str) -> bool:
-    # A checkpoint may go on for more rounds; a point of a sweep with more rounds is another one.
-    return name in {"rounds", "data.source"} or not below(name, (*FREE, *PLACES))
-
-
-def _content(path: str) -> Any:
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as cause:
-        raise SweepError(f"{path} cannot be read ({cause.strerror}); paths are relative to {Path.cwd()}") from None
-    except yaml.YAMLError as cause:
-        raise SweepError(f"{path} is not YAML: {cause}") from None
+        given = in_order(words[1:])
+        layers = [read_file(value) for name, value in given if name == FILE]
+    except ConfigurationError as cause:
+        raise SweepError(str(cause)) from None
+    counted = {name: value for name, value in given if effect(name) is Effect.FIGURES or name in set(chosen)}
+    counted.pop(FILE, None)
+    if "data.source" in counted:  # the same data may lie in another folder; another name may be other data
+        counted["data.source"] = PurePath(counted["data.source"]).name
+    text = json.dumps([words[0], layers, counted], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedpm_lightning.configuration.command_line import FILE
 from fedpm_lightning.sweep.folder import SweepFolder, default_metric, metric_of, state_of
 from fedpm_lightning.sweep.points import SEED, Point
 from fedpm_lightning.sweep.sweep_file import Metric
-from fedpm_lightning.words import FILE
 
 
 @dataclass

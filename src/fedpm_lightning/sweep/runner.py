@@ -56,6 +56,7 @@ class Progress:
         codes: Exit codes of this start, by point; 0 for those that had finished before.
         failed: Points that failed for good.
         elsewhere: Points that another process is running.
+        took: Seconds of each point that ended in this start.
     """
 
     points: Sequence[Point]
@@ -64,6 +65,7 @@ class Progress:
     codes: dict[str, int] = field(default_factory=dict[str, int])
     failed: list[Point] = field(default_factory=list[Point])
     elsewhere: list[Point] = field(default_factory=list[Point])
+    took: list[float] = field(default_factory=list[float])
 
 
 class Display(Protocol):
@@ -160,8 +162,10 @@ class Runner:
         point, code = job.point, job.process.exitcode or 0
         name, state = point.name, self.folder.state(point)
         progress.codes[name] = code
-        took = f"{time.monotonic() - job.begun:.0f} s"
+        seconds = time.monotonic() - job.begun
+        took = f"{seconds:.0f} s"
         if state in OVER:
+            progress.took.append(seconds)
             display.event(f"{state}  {name}  {took}")
         elif code == ELSEWHERE:
             progress.elsewhere.append(point)

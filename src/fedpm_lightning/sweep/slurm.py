@@ -8,6 +8,7 @@ for the job to be queued again; the next start goes on from the checkpoint. That
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import subprocess
@@ -104,6 +105,43 @@ def sbatch_script(folder: SweepFolder, name: str, indices: Sequence[int], slurm:
         command=f'{fedpm} sweep --folder {shlex.quote(str(folder.path))} --index "$SLURM_ARRAY_TASK_ID" -- '
         f"--grace_s {grace:g}",
     )
+
+
+def seconds_of(limit: str) -> int | None:
+    """Return the seconds of a limit as sbatch writes it (M, M:S, H:M:S, D-H, D-H:M, D-H:M:S); None if it is none."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit.strip())
+    if found is None:
+        return None
+    days, *rest = found.groups()
+    numbers = [int(part) for part in rest if part is not None]
+    if days is not None:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    elif len(numbers) == 3:
+        hours, minutes, seconds = numbers
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def check_lead(slurm: Slurm) -> None:
+    """Check that the signal comes while a run still has time.
+
+    Raises:
+        SweepError: If it would come before the run has begun, or the time limit cannot be read.
+    """
+    limit = slurm.directives.get("time")
+    if slurm.lead < 1:
+        raise SweepError(f"--lead must be at least 1 second, got {slurm.lead}")
+    if limit is None:
+        return
+    seconds = seconds_of(limit)
+    if seconds is None:
+        raise SweepError(f"--time {limit} is no time limit; write H:M:S, such as 4:00:00, or D-H:M:S")
+    if 0 < seconds <= 2 * slurm.lead:
+        raise SweepError(
+            f"--lead {slurm.lead} leaves {max(seconds - slurm.lead, 0)} s of --time {limit} to train in: "
+            f"give more --time, or --lead {max(seconds // 4, 1)}"
+        )
 
 
 def array_of(indices: Sequence[int]) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedpm_lightning.configuration.command_line import options
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.sweep.check import parsed
 from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.points import SEED, Point
-from fedpm_lightning.words import options
 
 
 def timed_round(point: Point) -> float:

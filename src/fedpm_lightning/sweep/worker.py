@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import sys
@@ -11,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import connection, parent_process
 from pathlib import Path
+
+from fedpm_lightning.checkpoints.run_folder import lock
 
 ELSEWHERE = 75
 """Exit code of a point that another process is running already (EX_TEMPFAIL)."""
@@ -32,8 +33,8 @@ def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(environment)
-    lock = lock_of(log)
-    if lock is None:
+    held = lock(Path(log))
+    if held is None:
         sys.exit(ELSEWHERE)
     _print_to(log)
     _end_with_the_sweep()
@@ -52,20 +53,6 @@ def run_words(words: Sequence[str]) -> int:
     os.environ.pop("FEDPM_RUN_DIR", None)
     print(f"$ fedpm {' '.join(words)}", flush=True)
     return main(words)
-
-
-def lock_of(log: str) -> int | None:
-    """Lock a point's log file until this process ends; None if another process has it."""
-    Path(log).parent.mkdir(parents=True, exist_ok=True)
-    file = os.open(log, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(file)
-        return None
-    except OSError:  # a file system without locks
-        return file
-    return file
 
 
 def _print_to(log: str) -> None:

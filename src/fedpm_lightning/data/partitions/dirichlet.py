@@ -66,7 +66,7 @@ class _AlphaPartition(Partition):
         ValueError: If an argument is outside its range.
     """
 
-    alpha: float
+    alpha: float = 0.1
     min_samples: int = 1
 
     def __post_init__(self) -> None:

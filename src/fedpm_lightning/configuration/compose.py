@@ -1,0 +1,229 @@
+"""Layers (the defaults, files, options) laid over each other to one mapping.
+
+One rule: naming a class begins its branch anew, so that no argument of another class, or of another file's, stays in
+force unsaid; arguments alone lie over what is there. A method begins its label and its server optimizer anew too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, leaves
+from fedpm_lightning.configuration.names import choices
+from fedpm_lightning.configuration.yaml_text import load, read_file
+
+_BEGUN_ANEW = {"model.method": ("label", "model.server_optimizer"), "model.server_optimizer": ("label",)}
+_NODE = ("class_path", "init_args", "dict_kwargs")
+
+
+class Composition:
+    """The mapping so far, and who said what.
+
+    Attributes:
+        values: The nested configuration.
+        origins: Dotted key -> the file or option that gave it.
+        named: The class keys that a layer has named a class for, null and false included.
+    """
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.origins: dict[str, str] = {}
+        self.named: set[str] = set()
+
+    def lay(self, layer: Mapping[str, Any], origin: str) -> None:
+        """Lay one layer over those before it.
+
+        Raises:
+            ConfigurationError: Naming the layer, if it names an unknown class or a key that has no effect here.
+        """
+        try:
+            layer = _without_derived(layer)
+            for key, followers in _BEGUN_ANEW.items():
+                if _names_class(dig(layer, key)):
+                    for follower in followers:
+                        drop(self.values, follower)
+            self.values = cast("dict[str, Any]", merged(self.values, layer))
+        except ConfigurationError as cause:
+            raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
+        self.named |= {key for key in CLASSES if dig(layer, key, missing=...) is not ...}
+        self.origins |= {plain(key): origin for key, _ in leaves(layer)}
+
+    def lay_option(self, name: str, text: str) -> None:
+        """Lay `--name text` over the layers before it.
+
+        Structures (`[..]`, `{..}`) and null are read here; other values stay text, whose type the parser knows.
+        """
+        value: Any = text
+        if text[:1] in {"[", "{"} or text in {"null", "~"}:
+            value = load(text)
+        elif (name in CLASSES or name in {"model", "data", "trainer"}) and Path(text).suffix in {
+            ".yaml",
+            ".yml",
+            ".json",
+        }:
+            value = read_file(text)
+        layer: Any = value
+        for part in reversed(name.split(".")):
+            layer = {part: layer}
+        self.lay(layer, f"--{name}")
+
+    def origin(self, key: str) -> str | None:
+        """Return the file or option that gave a key (or, for a branch, its last part); None for a default."""
+        parts = plain(key).split(".")
+        for length in range(len(parts), 1, -1):
+            prefix = ".".join(parts[:length])
+            found = [who for given, who in self.origins.items() if given == prefix or given.startswith(f"{prefix}.")]
+            if found:
+                return found[-1]
+        return self.origins.get(parts[0])
+
+
+def plain(key: str) -> str:
+    """Return a dotted key without `init_args`, `class_path` and the `+` of an addition."""
+    return ".".join(part.rstrip("+") for part in key.split(".") if part not in _NODE)
+
+
+def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
+    """Return `above` laid over `below`.
+
+    Args:
+        below: What the layers before say of `key`.
+        above: What the new layer says.
+        key: The dotted key of both.
+        within: Whether `key` is an argument of a class: then it may hold a class too.
+    """
+    spec = CLASSES.get(key)
+    if spec is not None and spec.many and (isinstance(above, list) or isinstance(below, list)):
+        return _list(below, above, key)
+    if spec is not None or (within and (_is_node(below) or _is_node(above) or _arguments_of_name(below, above))):
+        return _node(below, above, key)
+    if not isinstance(above, Mapping):
+        return above
+    old = dict(cast("Mapping[str, Any]", below)) if isinstance(below, Mapping) else {}
+    for name, value in cast("Mapping[str, Any]", above).items():
+        bare = str(name).rstrip("+")
+        path = f"{key}.{bare}" if key else bare
+        if str(name).endswith("+"):
+            old[bare] = _list(old.get(bare), _added(old.get(bare), value, path), path)
+        else:
+            old[bare] = merged(old.get(bare), value, path, within)
+    return old
+
+
+def _list(below: Any, above: Any, key: str) -> list[Any]:
+    """Lay over a list of classes: another list replaces it, arguments go to its last class."""
+    if isinstance(above, list):
+        return [_node(None, one, key) for one in cast("list[Any]", above)]
+    if isinstance(above, Mapping) and not _names_class(above):
+        listed = cast("list[Any]", below)
+        if not listed:
+            raise ConfigurationError(f"{key}: there is no class yet that these arguments could belong to")
+        return [*listed[:-1], _node(listed[-1], above, key)]
+    return [_node(None, above, key)]
+
+
+def _added(below: Any, value: Any, key: str) -> list[Any]:
+    old = below if isinstance(below, list) else [] if below in (None, False) else [below]
+    return [*cast("list[Any]", old), *(cast("list[Any]", value) if isinstance(value, list) else [value])]
+
+
+def _node(below: Any, above: Any, key: str) -> Any:
+    """Lay over a class: a name begins it anew, arguments alone join those that are there."""
+    if not isinstance(above, Mapping):
+        return _named(key, above)
+    entry = cast("Mapping[str, Any]", above)
+    given = {name: entry[name] for name in _NODE if name in entry} if set(entry) <= set(_NODE) else {"init_args": entry}
+    start: dict[str, Any] = {}
+    if not _names_class(entry):
+        start = dict(_as_node(below))
+    elif given.get("class_path") is not None:
+        start = _as_node(_named(key, given["class_path"]))
+    arguments = merged(start.get("init_args") or {}, given.get("init_args") or {}, within=True)
+    rest = {name: given[name] for name in ("dict_kwargs",) if given.get(name)}
+    return {**start, "init_args": arguments, **rest} if arguments or start.get("init_args") else {**start, **rest}
+
+
+def _as_node(value: Any) -> dict[str, Any]:
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[str, Any]", value))
+    return {"class_path": value} if isinstance(value, str) else {}
+
+
+def _named(key: str, value: Any) -> Any:
+    """Return a class by its dotted path, whatever the spelling of its name; other values stay.
+
+    Raises:
+        ConfigurationError: If there is no class of that name; the message lists the choices.
+    """
+    spec = CLASSES.get(key)
+    if not isinstance(value, str) or spec is None or not spec.modules or value.lower() in {"true", "false"}:
+        return value
+    if "." in value:
+        return {"class_path": value}
+    known = choices(spec.modules, spec.base)
+    spelled = {_bare(name): path for name, path in reversed(known.items())}
+    if _bare(value) not in spelled:
+        raise ConfigurationError(
+            f"{key}: there is no class {value!r}; choose one of {', '.join(sorted(known))}, "
+            "or give the dotted path of your own class"
+        )
+    return {"class_path": spelled[_bare(value)]}
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool({"class_path", "init_args"} & set(cast("Mapping[str, Any]", value)))
+
+
+def _arguments_of_name(below: Any, above: Any) -> bool:
+    return isinstance(below, str) and isinstance(above, Mapping)
+
+
+def _names_class(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, Mapping) and "class_path" in value)
+
+
+def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a layer without the keys that follow from others and those that say nothing new.
+
+    Raises:
+        ConfigurationError: If such a key says something of its own: it would have no effect.
+    """
+    kept: dict[str, Any] = {
+        k: dict(cast("Mapping[str, Any]", v)) if isinstance(v, Mapping) else v for k, v in layer.items()
+    }
+    for key, source in FOLLOWS.items():
+        value = dig(kept, key, missing=...)
+        if value is not ... and (dig(kept, source) is None or str(value) != str(dig(kept, source))):
+            raise ConfigurationError(f"{key} {value} has no effect: it follows from {source}; say --{source}")
+        drop(kept, key)
+    for key, (idle, instead) in REFUSED.items():
+        value = dig(kept, key, missing=...)
+        if value is not ... and value not in idle and str(value).lower() not in {str(one).lower() for one in idle}:
+            raise ConfigurationError(f"{key} {value} has no effect: {instead}")
+        drop(kept, key)
+    return kept
+
+
+def dig(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
+    """Return the entry at a dotted key."""
+    here: Any = layer
+    for part in key.split("."):
+        if not isinstance(here, Mapping) or part not in here:
+            return missing
+        here = cast("Mapping[str, Any]", here)[part]
+    return here
+
+
+def drop(layer: dict[str, Any], key: str) -> None:
+    """Remove the entry at a dotted key, if there is one."""
+    *parts, last = key.split(".")
+    here = dig(layer, ".".join(parts)) if parts else layer
+    if isinstance(here, dict):
+        cast("dict[str, Any]", here).pop(last, None)

@@ -1,0 +1,157 @@
+"""The table of keys: which name a class, which follow from another key, and what a change of each decides.
+
+Resume, `fedpm compare`, sweeps and the docs read this table, so that they agree on what the same experiment is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, NamedTuple, cast
+
+
+class Effect(Enum):
+    """What another value of a key changes."""
+
+    FIGURES = "the figures: it is another experiment"
+    LAST_BITS = "only last bits of the figures"
+    NOTHING = "no figure: where and how things run, and what they are called"
+
+
+EFFECTS: dict[str, Effect] = {
+    **dict.fromkeys(("seed_everything", "rounds", "model", "data", "trainer"), Effect.FIGURES),
+    **dict.fromkeys(
+        (
+            *("model.executor", "model.clients_per_chunk", "model.reduce", "model.channels_last", "model.compile"),
+            *("data.eval_batch_size", "trainer.accelerator", "trainer.devices", "trainer.num_nodes"),
+            *("trainer.strategy", "trainer.plugins", "trainer.deterministic", "trainer.benchmark"),
+            "trainer.inference_mode",
+        ),
+        Effect.LAST_BITS,
+    ),
+    **dict.fromkeys(
+        (
+            *("experiment", "label", "run_dir", "resume", "ckpt_path", "weights_only", "config", "verbose"),
+            *("checkpoint_every", "grace_s", "threads", "output", "model.client_memory_mib", "data.root"),
+            *("model.seed", "data.seed", "trainer.max_epochs"),  # follow from other keys
+            *("trainer.logger", "trainer.default_root_dir", "trainer.max_time", "trainer.profiler"),
+            *("trainer.enable_progress_bar", "trainer.enable_checkpointing", "trainer.enable_model_summary"),
+            *("trainer.log_every_n_steps", "trainer.num_sanity_val_steps", "trainer.use_distributed_sampler"),
+            *("trainer.detect_anomaly", "trainer.fast_dev_run", "trainer.barebones"),
+        ),
+        Effect.NOTHING,
+    ),
+}
+"""Key or branch -> effect; the longest that fits decides, and a key that fits none decides the figures."""
+
+OBSERVERS = frozenset({
+    "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "Damping", "PreconditionerDrift",
+    "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
+})  # fmt: skip
+"""Callbacks that only look: a run with them has the figures of one without."""
+
+KNOWN_DATA = frozenset({"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a"})
+"""With these names `data.source` only says where the same data lie; with any other it says which data they are."""
+
+
+class ClassKey(NamedTuple):
+    """A key whose value is a class with arguments.
+
+    Attributes:
+        modules: Where a bare name is looked up; empty where the value may be any word (`ddp`).
+        base: Bare name of the class that the choices derive from.
+        many: Whether it holds a list of them.
+    """
+
+    modules: tuple[str, ...] = ()
+    base: str = ""
+    many: bool = False
+
+
+CLASSES: dict[str, ClassKey] = {
+    "model.method": ClassKey(("fedpm_lightning.methods",), "Method"),
+    "model.net": ClassKey(("fedpm_lightning.models",), "Module"),
+    "model.server_optimizer": ClassKey(("fedpm_lightning.server.adaptive", "torch.optim"), "Optimizer"),
+    "model.lr_schedule": ClassKey(("fedpm_lightning.schedules",), "Schedule"),
+    "model.loss": ClassKey(("fedpm_lightning.losses", "torch.nn.modules.loss"), "Module"),
+    "data.partition": ClassKey(("fedpm_lightning.data",), "Partition"),
+    "trainer.logger": ClassKey(("lightning.pytorch.loggers",), "Logger", many=True),
+    "trainer.callbacks": ClassKey(("fedpm_lightning.callbacks", "lightning.pytorch.callbacks"), "Callback", many=True),
+    "trainer.plugins": ClassKey(many=True),
+    "trainer.strategy": ClassKey(),
+    "trainer.accelerator": ClassKey(),
+    "trainer.profiler": ClassKey(),
+}
+"""Every key that may name a class, in the order in which options that do are read: the method first."""
+
+BRANCHES = {
+    "model": "fedpm_lightning.module.FederatedModule",
+    "data": "fedpm_lightning.data.federated.FederatedData",
+    "trainer": "lightning.pytorch.trainer.trainer.Trainer",
+}
+"""Branches, and the class whose arguments they hold."""
+
+FOLLOWS = {"trainer.max_epochs": "rounds", "model.seed": "seed_everything", "data.seed": "seed_everything"}
+"""Key -> the key that it follows from: refused unless it says the same (as a run's config.yaml does)."""
+
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "trainer.default_root_dir": ((None,), "everything is written into the run's folder: say run_dir"),
+    "weights_only": ((None, True), "reading a checkpoint never executes code: leave it out"),
+}
+"""Key -> (the values that change nothing, what to say instead)."""
+
+
+def effect(key: str) -> Effect:
+    """Return what another value of a dotted key changes."""
+    parts = key.split(".")
+    fitting = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((EFFECTS[prefix] for prefix in fitting if prefix in EFFECTS), Effect.FIGURES)
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of a nested configuration; lists stay whole."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration as dotted keys, with one spelling for what means the same.
+
+    `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
+    """
+    flat = {key.removesuffix(".class_path"): value for key, value in leaves(config)}
+    if flat.get("data.participation") == 1:
+        flat["data.participation"] = None
+    if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(
+        "data.num_clients"
+    ):
+        flat["data.clients_per_round"] = None
+    for key, default in (("model.lr_schedule", ".Constant"), ("model.server_optimizer", ".Assign")):
+        if str(flat.get(key)).endswith(default):
+            flat[key] = None
+    source = data_source(flat)
+    flat = {
+        key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source
+    }
+    if "trainer.callbacks" in flat:
+        flat["trainer.callbacks"] = acting(flat["trainer.callbacks"])
+    return flat
+
+
+def data_source(flat: Mapping[str, Any]) -> str | None:
+    """Return what `data.source` says of the data beside `data.name`: its last part, as folders differ by machine."""
+    source = flat.get("data.source")
+    known = str(flat.get("data.name") or "digits") in KNOWN_DATA
+    return None if source is None or known else PurePath(str(source)).name
+
+
+def acting(callbacks: Any) -> list[Any] | None:
+    """Return the callbacks that may change a figure; None if there are none."""
+    given = cast("list[Any]", callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else [])
+    paths = [cast("Any", entry).get("class_path") if isinstance(entry, Mapping) else entry for entry in given]
+    kept = [e for e, path in zip(given, paths, strict=True) if str(path).rsplit(".", 1)[-1] not in OBSERVERS]
+    return kept or None

@@ -1,0 +1,162 @@
+"""Names of classes and of their arguments, read off source files: a typo is told before torch is loaded."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from fedpm_lightning import methods as _methods
+
+
+class Source(NamedTuple):
+    """A class in its file.
+
+    Attributes:
+        module: Dotted name of the module that defines it.
+        node: Its syntax tree.
+    """
+
+    module: str
+    node: ast.ClassDef
+
+
+@cache
+def module_tree(module: str) -> ast.Module | None:
+    """Return a module's syntax tree; None where it has no Python file. Nothing is imported."""
+    file = _file(module)
+    try:
+        return None if file is None else ast.parse(file.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+
+
+def _file(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    if not rest:
+        return Path(spec.origin)
+    for folder in spec.submodule_search_locations or ():
+        inside = Path(folder, *rest)
+        for file in (inside / "__init__.py", inside.with_suffix(".py")):
+            if file.is_file():
+                return file
+    return None
+
+
+@cache
+def imported(module: str) -> dict[str, str]:
+    """Return name -> dotted origin of everything that a module imports by name, wherever it does."""
+    tree = module_tree(module)
+    found: dict[str, str] = {}
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.ImportFrom):
+            origin = _absolute(module, node)
+            found |= {alias.asname or alias.name: f"{origin}.{alias.name}" for alias in node.names if alias.name != "*"}
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.partition(".")[0]
+                found[alias.asname or name] = name
+    return found
+
+
+@cache
+def passed_on(module: str) -> tuple[str, ...]:
+    """Return the modules from which a module imports everything."""
+    tree = module_tree(module)
+    nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
+    return tuple(_absolute(module, node) for node in nodes if node.names[0].name == "*")
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    file = _file(module)
+    depth = node.level - (file is not None and file.name == "__init__.py")
+    parts = module.split(".")
+    return ".".join([*parts[: len(parts) - depth], *([node.module] if node.module else [])])
+
+
+@cache
+def find_class(path: str) -> Source | None:
+    """Return the class at a dotted path, also one that a package only passes on; None where its source is unknown."""
+    module, _, name = path.rpartition(".")
+    tree = module_tree(module) if module else None
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return Source(module, node)
+    origin = imported(module).get(name, path) if tree else path
+    if module == _methods.__name__:
+        homes = {entry.label: entry.home for entry in _methods.METHODS}
+        origin = f"{module}.{homes[name]}.{name}" if homes.get(name) else path
+    ways = [origin] if origin != path else [f"{other}.{name}" for other in passed_on(module) if other != module]
+    return next((found for way in ways if (found := find_class(way)) is not None), None)
+
+
+def parents(source: Source) -> Iterator[tuple[str, Source | None]]:
+    """Yield (bare name, class) of the classes that a class derives from directly."""
+    for base in source.node.bases:
+        head, _, rest = ast.unparse(base.value if isinstance(base, ast.Subscript) else base).partition(".")
+        origin = imported(source.module).get(head, f"{source.module}.{head}")
+        path = f"{origin}.{rest}" if rest else origin
+        yield path.rpartition(".")[2], find_class(path)
+
+
+def derives_from(source: Source, base: str) -> bool:
+    """Tell whether a class derives from one of that bare name."""
+    return any(name == base or (found is not None and derives_from(found, base)) for name, found in parents(source))
+
+
+@cache
+def arguments(path: str) -> tuple[str, ...] | None:
+    """Return the arguments of the class at a dotted path; None where the source does not tell."""
+    source = find_class(path)
+    return None if source is None else _arguments(source)
+
+
+def _arguments(source: Source) -> tuple[str, ...] | None:
+    node = source.node
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            given = item.args
+            if given.vararg or given.kwarg:
+                return None
+            return tuple(arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs))[1:]
+    above = [found for _, found in parents(source)]
+    if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+        own = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)
+               and isinstance(item.target, ast.Name) and "ClassVar" not in ast.unparse(item.annotation)]  # fmt: skip
+        inherited = [_arguments(found) or () for found in above if found is not None and found.node.decorator_list]
+        return (*(name for names in inherited for name in names), *own)
+    return _arguments(above[0]) if above and above[0] is not None else None
+
+
+@cache
+def choices(modules: tuple[str, ...], base: str) -> dict[str, str]:
+    """Return bare name -> dotted path of the classes of some modules that derive from `base`, theirs or passed on."""
+    found: dict[str, str] = {}
+    for module in modules:
+        if module == _methods.__name__:
+            found |= {entry.label: f"{module}.{entry.label}" for entry in _methods.METHODS if entry.home}
+            continue
+        tree = module_tree(module)
+        own = [node.name for node in tree.body if isinstance(node, ast.ClassDef)] if tree else []
+        for name in (*own, *imported(module)):
+            source = find_class(f"{module}.{name}")
+            private = name.startswith("_") or name == base
+            if source is not None and not private and derives_from(source, base) and not _abstract(source):
+                found.setdefault(name, f"{module}.{name}")
+    return found
+
+
+def _abstract(source: Source) -> bool:
+    return any("abstractmethod" in ast.unparse(d) for item in source.node.body if isinstance(item, ast.FunctionDef)
+               for d in item.decorator_list)  # fmt: skip

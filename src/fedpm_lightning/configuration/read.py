@@ -1,0 +1,174 @@
+"""The command line of `fedpm fit` (validate, test) as one mapping, its names checked, before torch is loaded."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
+from fedpm_lightning.configuration.compose import Composition
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
+from fedpm_lightning.configuration.names import arguments
+from fedpm_lightning.configuration.yaml_text import read_file
+
+DEFAULTS = {"data": {"partition": {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}}}
+OWN = {
+    "rounds": "communication rounds",
+    "experiment": "first part of the run's name",
+    "label": "the method's name in tables",
+    "run_dir": "the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
+    "resume": "go on from run_dir's last checkpoint: when there is one, never, or fail without one",
+    "checkpoint_every": "rounds between two checkpoints",
+    "grace_s": "seconds a round may take after a signal",
+    "threads": "threads on the CPU (default: $OMP_NUM_THREADS, else 1 for a small network, else the cores)",
+}
+"""Keys of the experiment itself, with their help."""
+
+NULLABLE = ("label", "run_dir", "threads")
+"""Those of them that may be null."""
+
+_LIGHTNINGS = ("seed_everything", "ckpt_path", "weights_only", "verbose", "output")
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a command line says.
+
+    Attributes:
+        verb: fit, validate or test.
+        composed: The mapping, and who said what.
+        asks: Options that ask for something to be printed: help, print_config.
+    """
+
+    verb: str
+    composed: Composition
+    asks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The nested mapping."""
+        return self.composed.values
+
+
+def read(argv: Sequence[str]) -> Configuration:
+    """Compose the layers of a command line: the defaults, files, options.
+
+    Args:
+        argv: The verb and its options.
+
+    Raises:
+        ConfigurationError: If a file, a key or the name of a class is wrong.
+    """
+    verb, words = argv[0], list(argv[1:])
+    pairs = in_order(words)
+    asks = tuple(pair for pair in pairs if pair[0].split(".")[-1] in {"h", "help"} or pair[0] == "print_config")
+    composed = Composition()
+    composed.lay(DEFAULTS, "the defaults")
+    if any(name != "print_config" for name, _ in asks):
+        return Configuration(verb, composed, asks)
+    for file in _recalled(verb, words):
+        composed.lay(read_file(file), str(file))
+    for name, value in pairs:
+        if name == FILE:
+            composed.lay(read_file(value), value)
+        elif (name, value) not in asks:
+            composed.lay_option(name, value)
+    composed.values.pop(FILE, None)
+    _find_checkpoint(verb, composed.values)
+    check_names(composed)
+    return Configuration(verb, composed, asks)
+
+
+def _recalled(verb: str, words: Sequence[str]) -> list[Path]:
+    """Let `--run_dir R` alone stand for R's configuration.
+
+    Raises:
+        ConfigurationError: In validate and test, if no run is named or R holds no config.yaml (in fit: a new run).
+    """
+    run_dir, config = value_of(words, "run_dir"), any(word.startswith(("--config", "-c")) for word in words)
+    if run_dir is not None and not run_dir.strip():
+        raise ConfigurationError("run_dir is empty; leave it out for a new folder, or name one: --run_dir runs/NAME")
+    if config or (run_dir is None and verb == "fit"):
+        return []
+    if run_dir is None:
+        raise ConfigurationError(f"say which run: fedpm {verb} --run_dir runs/NAME")
+    file = Path(run_dir) / "config.yaml"
+    if file.is_file():
+        return [file]
+    if verb == "fit":
+        return []
+    raise ConfigurationError(f"run_dir {run_dir} has no config.yaml; give the folder of a run")
+
+
+def _find_checkpoint(verb: str, values: dict[str, Any]) -> None:
+    """In validate and test, take the run's best checkpoint, else its last one, unless one is named."""
+    run_dir = values.get("run_dir")
+    if verb != "fit" and run_dir is not None and values.get("ckpt_path") is None:
+        folder = Path(str(run_dir)) / "checkpoints"
+        best = folder / "best.ckpt"
+        values["ckpt_path"] = str(best if best.is_file() else folder / "last.ckpt")
+
+
+def check_names(composed: Composition) -> None:
+    """Check every key against the signature that it ends in.
+
+    Raises:
+        ConfigurationError: Naming the key, where it stands, and the keys that there are.
+    """
+    own = (*OWN, *_LIGHTNINGS, *BRANCHES)
+    for key, value in composed.values.items():
+        if key not in own:
+            raise _unknown(composed, key, own, "fedpm")
+        if key in BRANCHES:
+            _check_branch(composed, key, value)
+
+
+def _check_branch(composed: Composition, branch: str, values: Any) -> None:
+    if not isinstance(values, Mapping):
+        raise ConfigurationError(
+            f"{branch} is {values!r}; it has keys, such as {branch}.{(arguments(BRANCHES[branch]) or ('',))[0]}"
+        )
+    known = arguments(BRANCHES[branch])
+    for name, value in cast("Mapping[str, Any]", values).items():
+        key = f"{branch}.{name}"
+        if known is not None and name not in known:
+            raise _unknown(composed, key, [f"{branch}.{other}" for other in known], branch)
+        if key in CLASSES:
+            for one in cast("list[Any]", value if isinstance(value, list) else [value]):
+                _check_class(composed, key, one)
+
+
+def _check_class(composed: Composition, key: str, node: Any) -> None:
+    """Check the arguments of a class, and of the classes among them."""
+    if not isinstance(node, Mapping):
+        return
+    path = cast("Mapping[str, Any]", node).get("class_path")
+    given = cast("Mapping[str, Any]", node).get("init_args")
+    known = arguments(path) if isinstance(path, str) else None
+    for name, value in cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ():
+        if known is not None and name not in known:
+            raise _not_accepted(composed, f"{key}.{name}", str(path).rpartition(".")[2], known)
+        _check_class(composed, f"{key}.{name}", value)
+
+
+def _not_accepted(composed: Composition, key: str, owner: str, known: Sequence[str]) -> ConfigurationError:
+    close = difflib.get_close_matches(key.rpartition(".")[2], known, n=1, cutoff=0.75)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return ConfigurationError(
+        f"{_where(composed, key)}{key} is not accepted by {owner}; its keys are {', '.join(known) or 'none'}{hint}"
+    )
+
+
+def _unknown(composed: Composition, key: str, known: Sequence[str], owner: str) -> ConfigurationError:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    hint = f"did you mean --{close[0]}?" if close else f"fedpm fit --help lists the keys of {owner}"
+    return ConfigurationError(f"{_where(composed, key)}--{key} is no key; {hint}")
+
+
+def _where(composed: Composition, key: str) -> str:
+    origin = composed.origin(key)
+    return "" if origin is None or origin.startswith("--") else f"{origin}: "

@@ -1,0 +1,226 @@
+"""Files and options laid over each other to one mapping, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, EFFECTS, Effect, effect
+from fedpm_lightning.configuration.names import arguments, choices
+from fedpm_lightning.configuration.read import read
+from fedpm_lightning.configuration.yaml_text import load
+
+QUICK = ("--config", "configs/quickstart.yaml")
+
+
+@pytest.fixture
+def layers(tmp_path, monkeypatch, repo):
+    """Compose YAML texts and options; the files are a.yaml, b.yaml, ..."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").symlink_to(repo / "configs")
+
+    def compose(*layers, options=()):
+        words = []
+        for name, layer in zip("abcd", layers, strict=False):
+            (tmp_path / f"{name}.yaml").write_text(layer if isinstance(layer, str) else yaml.safe_dump(layer))
+            words += ["--config", f"{name}.yaml"]
+        return read(["fit", *words, *options]).values
+
+    return compose
+
+
+def node(name, **arguments):
+    return {"class_path": name, **({"init_args": arguments} if arguments else {})}
+
+
+NODES = {
+    "model.method": ("fedpm_lightning.methods.FedPM", "FedAvg"),
+    "model.net": ("fedpm_lightning.models.MLP", "Logistic"),
+    "model.server_optimizer": ("fedpm_lightning.server.adaptive.FedAdam", "FedAdagrad"),
+    "model.lr_schedule": ("fedpm_lightning.schedules.Step", "Exponential"),
+    "model.loss": ("torch.nn.CrossEntropyLoss", "BCEWithLogitsLoss"),
+    "data.partition": ("fedpm_lightning.data.Dirichlet", "DirichletClients"),
+    "trainer.logger": ("lightning.pytorch.loggers.WandbLogger", "CSVLogger"),
+    "trainer.callbacks": ("fedpm_lightning.callbacks.Dropouts", "Stragglers"),
+}
+
+
+@pytest.mark.parametrize("key", NODES)
+def test_another_class_begins_its_branch_anew_whatever_the_key(layers, key):
+    branch, name = key.split(".")
+    old, new = NODES[key]
+    below = {branch: {name: {"class_path": old, "init_args": {}}}}
+    shared = next(iter(set(arguments(old) or ("name",)) - {"params"}))
+    below[branch][name]["init_args"] = {shared: 0.25}
+    assert layers(below)[branch][name]["init_args"] == {shared: 0.25}
+    by_option = layers(below, options=[f"--{key}", new])[branch][name]
+    by_file = layers(below, {branch: {name: by_option["class_path"]}})[branch][name]
+    assert by_option == by_file and "init_args" not in by_option and by_option["class_path"].endswith(f".{new}")
+
+
+def test_every_class_key_with_choices_is_tried_above():
+    assert set(NODES) == {key for key, spec in CLASSES.items() if spec.modules}
+
+
+def test_arguments_alone_lie_over_the_class_that_is_there(layers):
+    below = {"model": {"method": node("fedpm_lightning.methods.FedAvg", lr=0.5, momentum=0.9)}}
+    found = layers(below, {"model": {"method": {"lr": 0.1}}}, options=["--model.method.weight_decay=1e-3"])
+    assert found["model"]["method"]["init_args"] == {"lr": 0.1, "momentum": 0.9, "weight_decay": "1e-3"}
+
+
+def test_a_class_named_again_begins_anew_too(layers):
+    """So that a file need only say what departs from the class's defaults."""
+    same = node("fedpm_lightning.methods.FedAvg", momentum=0.9)
+    found = layers({"model": {"method": node("fedpm_lightning.methods.FedAvg", lr=0.5)}}, {"model": {"method": same}})
+    assert found["model"]["method"] == same
+
+
+def test_classes_inside_of_classes_follow_the_same_rule(layers):
+    inner = node("x.Foof", damping=3, ema=0.5)
+    below = {"model": {"method": node("x.Newton", preconditioner=inner)}}
+    arguments = lambda *options: layers(below, options=options)["model"]["method"]["init_args"]  # noqa: E731
+    assert arguments("--model.method.preconditioner.damping=1")["preconditioner"] == node(
+        "x.Foof", damping="1", ema=0.5
+    )
+    other = arguments("--model.method.preconditioner=x.Hessian", "--model.method.preconditioner.damping=1")
+    assert other["preconditioner"] == node("x.Hessian", damping="1")
+    by_file = layers(below, {"model": {"method": {"preconditioner": node("x.Hessian", damping=2)}}})
+    assert by_file["model"]["method"]["init_args"]["preconditioner"] == node("x.Hessian", damping=2)
+
+
+@pytest.mark.parametrize("option", [("--model.method", "scaffold"), ("--config", "configs/method/scaffold.yaml")])
+def test_a_method_begins_its_label_and_its_server_optimizer_anew(layers, option):
+    fedadam = ("--config", "configs/quickstart.yaml", "--config", "configs/method/fedadam.yaml")
+    assert layers(options=fedadam)["label"] == "FedAdam"
+    found = layers(options=(*fedadam, *option))
+    assert found.get("label") in {None, "SCAFFOLD"} and found["model"].get("server_optimizer") is None
+    mine = layers(options=(*fedadam, *option, "--label", "mine", "--model.server_optimizer", "SGD"))
+    assert mine["label"] == "mine" and mine["model"]["server_optimizer"] == node("torch.optim.SGD")
+
+
+def test_lists_of_classes_grow_and_arguments_go_to_the_last(layers):
+    below = {"trainer": {"callbacks": [node("a.X"), node("a.Y", at=1)]}}
+    found = layers(below, {"trainer": {"callbacks+": [node("a.Z")]}}, options=["--trainer.callbacks.at=3"])
+    assert found["trainer"]["callbacks"] == [node("a.X"), node("a.Y", at=1), node("a.Z", at="3")]
+    assert layers(below, {"trainer": {"callbacks": [node("a.Z")]}})["trainer"]["callbacks"] == [node("a.Z")]
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "told"),
+    [
+        (["rounds: 3\nrounds: 4\n"], (), "a.yaml: line 2: rounds stands in line 1 already"),
+        (["data:\n  partition:\n    init_args:\n      alpha: 1\n      alpha: 2\n"], (), "a.yaml: line 5: alpha"),
+        (["rounds: 3", "rounds: [3\n"], (), "b.yaml: line 2: this is not YAML"),
+        (["- 3"], (), "a.yaml holds"),
+        (["rouds: 3"], (), "a.yaml: --rouds is no key; did you mean --rounds?"),
+        (["model: {locl_epochs: 3}"], (), "a.yaml: --model.locl_epochs is no key; did you mean --model.local_epochs?"),
+        (["model: {method: {class_path: fedpm_lightning.methods.FedAvg, init_args: {dampning: 3}}}"], (),
+         "a.yaml: model.method.dampning is not accepted by FedAvg; its keys are lr, momentum, weight_decay"),
+        (["model: {method: FedProxx}"], (), "a.yaml: model.method: there is no class 'FedProxx'; choose one of FedAvg"),
+        (["trainer: {max_epochs: 3}"], (), "a.yaml: trainer.max_epochs 3 has no effect: it follows from rounds"),
+        (["rounds: 5\ntrainer: {max_epochs: 3}"], (), "it follows from rounds"),
+        (["model: {seed: 3}"], (), "a.yaml: model.seed 3 has no effect"),
+        (["data: {seed: 3}"], (), "say --seed_everything"),
+        (["trainer: {default_root_dir: x}"], (), "say run_dir"),
+        ([], ("--trainer.max_epochs=3",), "say --rounds"),
+        ([], ("--model.seed=3",), "say --seed_everything"),
+        ([], ("--weights_only=false",), "never executes code"),
+        ([], ("--run_dir", ""), "run_dir is empty"),
+        ([], ("--config", "nothere.yaml"), "nothere.yaml cannot be read"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_with_its_file(layers, texts, options, told):
+    with pytest.raises(ConfigurationError) as caught:
+        layers(*texts, options=options)
+    assert told in str(caught.value) and len(str(caught.value).splitlines()) <= 3
+
+
+def test_a_runs_own_config_may_repeat_what_follows(layers):
+    written = {"rounds": 5, "seed_everything": 2, "trainer": {"max_epochs": 5, "default_root_dir": None}}
+    found = layers({**written, "model": {"seed": 2}, "data": {"seed": 2}}, options=["--rounds=9"])
+    assert found["rounds"] == "9" and "max_epochs" not in found["trainer"] and "seed" not in found["data"]
+
+
+def test_yaml_numbers_are_numbers_and_dates_are_words():
+    assert load("[1e-3, 1.5, .5, -2E+4, 1, 2024-01-01, .inf, 'x']") == [
+        0.001,
+        1.5,
+        0.5,
+        -2e4,
+        1,
+        "2024-01-01",
+        float("inf"),
+        "x",
+    ]
+    assert load("a: &x {b: 1}\nc: {<<: *x, b: 2}") == {"a": {"b": 1}, "c": {"b": 2}}
+
+
+def test_names_are_checked_before_torch_is_loaded(tmp_path, repo):
+    """A fresh interpreter, for fit and for partition."""
+    code = (
+        "import sys; from fedpm_lightning.cli import main\n"
+        "assert main(['fit', '--model.net', 'MPL']) == 2 == main(['partition', '--data.num_client', '3'])\n"
+        "assert main(['fit', '--model.method', 'FedAvg', '--model.method.mu=3']) == 2\n"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'lightning', 'wandb')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "choose one of BasicBlock, CNN, Logistic, MLP, ResNet18" in done.stderr
+        and "did you mean --data.num_clients?" in done.stderr
+    )
+
+
+def test_names_read_off_the_source_are_those_of_the_classes():
+    """The source is only read; here the classes are asked."""
+    import inspect
+    from importlib import import_module
+
+    for key, spec in CLASSES.items():
+        for path in choices(spec.modules, spec.base).values() if spec.modules else ():
+            module, _, name = path.rpartition(".")
+            given = arguments(path)
+            if given is not None and key != "trainer.logger":  # loggers need packages that may be missing
+                assert set(given) == set(inspect.signature(getattr(import_module(module), name)).parameters), path
+    for branch, path in BRANCHES.items():
+        module, _, name = path.rpartition(".")
+        cls = getattr(import_module(module), name)
+        assert set(arguments(path) or ()) == set(inspect.signature(cls).parameters), branch
+
+
+def test_every_key_of_the_table_is_there_and_the_longest_prefix_decides():
+    for key in EFFECTS:
+        branch, _, name = key.partition(".")
+        assert not name or name in (arguments(BRANCHES[branch]) or ()), key
+    assert effect("model.method.init_args.lr") is Effect.FIGURES is effect("something.new")
+    assert effect("model.executor") is Effect.LAST_BITS and effect("trainer.logger.init_args.project") is Effect.NOTHING
+
+
+@pytest.mark.parametrize(
+    "line", ["model: {method: {init_args: {lr: }}}", "model: {l2: }", "rounds:", "data: {num_clients: }"]
+)
+def test_an_empty_value_is_refused_with_its_file(fedpm, tmp_path, capsys, line):
+    (tmp_path / "empty.yaml").write_text(line)
+    assert fedpm("fit", *QUICK, "--config", "empty.yaml").code == 2
+    told = capsys.readouterr().err
+    assert "empty.yaml: " in told and ("is empty (null)" in told or "Got value: None" in told)
+    assert not (tmp_path / "run").exists()
+
+
+def test_null_stays_where_it_means_something(layers):
+    from fedpm_lightning.experiment import parse
+
+    words = [
+        "fit",
+        *QUICK,
+        "--model.method.mix_damping=null",
+        "--data.batch_size=null",
+        "--model.server_optimizer=null",
+    ]
+    layers()
+    settings = parse(words)
+    assert settings.model.method.init_args.mix_damping is None and settings.data.batch_size is None
