@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 import yaml
@@ -40,12 +40,12 @@ from fedpm_lightning.checkpoints.restart import (
 from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
-from fedpm_lightning.configuration.parser import ShortErrorParser, check_nulls, shorten
-from fedpm_lightning.configuration.read import NULLABLE, OWN, Configuration, read
-from fedpm_lightning.data.federated import FederatedData, data_root
-from fedpm_lightning.data.sources import has_test_part
+from fedpm_lightning.configuration.parser import ShortErrorParser, shorten
+from fedpm_lightning.configuration.read import OWN, Configuration, read
+from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.settings import as_list, check_values, default_label, measured
 from fedpm_lightning.threads import choose_threads, has_bf16
 from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
 
@@ -118,7 +118,7 @@ class FedpmCLI(LightningCLI):
         else:
             settings.run_dir = settings.run_dir or str(Path(settings.ckpt_path or "").resolve().parent)
         recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
-        settle_loggers(_as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
+        settle_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
 
     def take_folder(self, settings: Any) -> None:
         """Choose the run's folder and keep other processes out of it."""
@@ -144,7 +144,7 @@ class FedpmCLI(LightningCLI):
             clear_requeue(run_dir, fresh)
         else:
             self.told = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
-        settle_wandb(_as_list(settings.trainer.logger), run_dir, fresh)
+        settle_wandb(as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_classes(self) -> None:
         """Build the objects; look at the checkpoint before anything is loaded into them."""
@@ -158,7 +158,7 @@ class FedpmCLI(LightningCLI):
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer with the frame's callbacks and the run's own root folder."""
-        given = _as_list(self._get(self.config_init, "trainer").get("callbacks"))
+        given = as_list(self._get(self.config_init, "trainer").get("callbacks"))
         frame = self.run_callbacks() if self.subcommand == "fit" else []
         root = str(self.settings.run_dir)
         if self.subcommand != "fit":
@@ -206,44 +206,6 @@ def size_of(net: nn.Module) -> tuple[int, bool]:
     return sum(p.numel() for p in net.parameters() if p.requires_grad), convolutions
 
 
-def check_values(settings: Any, composed: Composition) -> None:
-    """Check the values that no class of its own checks.
-
-    Raises:
-        ConfigurationError: If a value is null that takes no null: it would escape every range check.
-        ValueError: If a value is out of range.
-    """
-    for key in (*OWN, "seed_everything"):
-        if settings.get(key) is None and key not in NULLABLE:
-            raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
-    check_nulls(settings, {"model": FederatedModule, "data": FederatedData}, composed)
-    if settings.rounds < 1:
-        raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
-    if settings.checkpoint_every < 1:
-        raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
-
-
-def measured(settings: Any) -> list[str]:
-    """Return the figures that a run of this configuration measures every round, without those of diagnostics."""
-    data, callbacks = settings.data, _as_list(settings.trainer.callbacks)
-    splits = ["train"] + ["val"] * bool(data.val_fraction)
-    if has_test_part(data.name, data.source, data_root(data.root)):
-        splits.append("test")
-    keys = [
-        f"{split}/{figure}" for split in splits for figure in ("loss", "acc") if (split, figure) != ("train", "acc")
-    ]
-    if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
-        keys += ["opt/gap", "opt/distance", "opt/grad_norm"]
-    return [*keys, "clients/returned", "clients/dropped", "comm/up_bytes", "comm/down_bytes",
-            "time/round_s", "time/eval_s", "time/total_s"]  # fmt: skip
-
-
-def default_label(model: Any) -> str:
-    """Name a method in tables: by its class, with the server optimizer's where one was chosen beside it."""
-    names = [spec.class_path.rsplit(".", 1)[-1] for spec in (model.method, model.server_optimizer) if spec is not None]
-    return " + ".join(names)
-
-
 def choose_folder(settings: Any) -> RunFolder:
     """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time.
 
@@ -272,12 +234,6 @@ def _rank() -> int:
 
 def _slug(label: str) -> str:
     return "".join(c if c.isalnum() else "_" for c in label.lower()).strip("_")
-
-
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return cast(list[Any], value) if isinstance(value, list) else [value]
 
 
 def main(argv: list[str]) -> int:

@@ -184,8 +184,10 @@ def test_names_read_off_the_source_are_those_of_the_classes():
         for path in choices(spec.modules, spec.base).values() if spec.modules else ():
             module, _, name = path.rpartition(".")
             given = arguments(path)
-            if given is not None and key != "trainer.logger":  # loggers need packages that may be missing
-                assert set(given) == set(inspect.signature(getattr(import_module(module), name)).parameters), path
+            if given is None or key == "trainer.logger":  # loggers need packages that may be missing
+                continue
+            real = set(inspect.signature(getattr(import_module(module), name)).parameters)
+            assert real in (set(given), {"args", "kwargs"}), path  # torch wraps the classes that it gives up
     for branch, path in BRANCHES.items():
         module, _, name = path.rpartition(".")
         cls = getattr(import_module(module), name)

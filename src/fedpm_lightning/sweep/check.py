@@ -50,7 +50,7 @@ def check_metric(metric: Metric | None, settings: Any) -> None:
     """
     if metric is None:
         return
-    from fedpm_lightning.experiment import measured
+    from fedpm_lightning.settings import measured
 
     known = measured(settings)
     name = metric.name.removeprefix("best/").removeprefix("final/")

@@ -1,0 +1,58 @@
+"""The settings of a run: the checks that no class of its own makes, and what is known before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from fedpm_lightning.configuration.compose import Composition
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.parser import check_nulls
+from fedpm_lightning.configuration.read import NULLABLE, OWN
+from fedpm_lightning.data.federated import FederatedData, data_root
+from fedpm_lightning.data.sources import has_test_part
+from fedpm_lightning.module import FederatedModule
+
+
+def check_values(settings: Any, composed: Composition) -> None:
+    """Check the values that no class of its own checks.
+
+    Raises:
+        ConfigurationError: If a value is null that takes no null: it would escape every range check.
+        ValueError: If a value is out of range.
+    """
+    for key in (*OWN, "seed_everything"):
+        if settings.get(key) is None and key not in NULLABLE:
+            raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
+    check_nulls(settings, {"model": FederatedModule, "data": FederatedData}, composed)
+    if settings.rounds < 1:
+        raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
+    if settings.checkpoint_every < 1:
+        raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
+
+
+def measured(settings: Any) -> list[str]:
+    """Return the figures that a run of this configuration measures every round, without those of diagnostics."""
+    data, callbacks = settings.data, as_list(settings.trainer.callbacks)
+    splits = ["train"] + ["val"] * bool(data.val_fraction)
+    if has_test_part(data.name, data.source, data_root(data.root)):
+        splits.append("test")
+    keys = [
+        f"{split}/{figure}" for split in splits for figure in ("loss", "acc") if (split, figure) != ("train", "acc")
+    ]
+    if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
+        keys += ["opt/gap", "opt/distance", "opt/grad_norm"]
+    return [*keys, "clients/returned", "clients/dropped", "comm/up_bytes", "comm/down_bytes",
+            "time/round_s", "time/eval_s", "time/total_s"]  # fmt: skip
+
+
+def default_label(model: Any) -> str:
+    """Name a method in tables: by its class, with the server optimizer's where one was chosen beside it."""
+    names = [spec.class_path.rsplit(".", 1)[-1] for spec in (model.method, model.server_optimizer) if spec is not None]
+    return " + ".join(names)
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a value as a list: none for null, itself if it is one."""
+    if value is None:
+        return []
+    return cast(list[Any], value) if isinstance(value, list) else [value]
