@@ -36,7 +36,7 @@ ALLOWED = {
     "callbacks": BASE | {"checkpoints", "client", "curvature", "evaluation", "ranks", "report", "round", "server"},
     "start_check": {"callbacks", "round"},
     "module": BASE | {"callbacks", "divergence", "evaluation", "methods", "round", "start_check"},
-    "settings": {"configuration", "data", "module"},
+    "settings": {"configuration", "data", "round"},
     "wandb_logger": {"callbacks", "configuration", "report"},
     "experiment": RUN | READ | {"errors"},
     "partition_verb": {"callbacks", "data", "experiment", "report", "settings"},

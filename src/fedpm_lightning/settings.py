@@ -10,7 +10,7 @@ from fedpm_lightning.configuration.parser import check_nulls
 from fedpm_lightning.configuration.read import NULLABLE, OWN
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.sources import has_test_part
-from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round.federation import Federation
 
 
 def check_values(settings: Any, composed: Composition) -> None:
@@ -23,7 +23,7 @@ def check_values(settings: Any, composed: Composition) -> None:
     for key in (*OWN, "seed_everything"):
         if settings.get(key) is None and key not in NULLABLE:
             raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
-    check_nulls(settings, {"model": FederatedModule, "data": FederatedData}, composed)
+    check_nulls(settings, {"model": Federation, "data": FederatedData}, composed)
     if settings.rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
     if settings.checkpoint_every < 1:

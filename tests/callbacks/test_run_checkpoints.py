@@ -8,8 +8,10 @@ import torch
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles
 from fedpm_lightning.checkpoints.manifest import checkpoint_file, rounds_in
+from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.report.history import Monitor
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.round import Federation
 from fedpm_lightning.schedules import Cosine, Exponential, Step
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
@@ -22,7 +24,7 @@ def start(fit, tmp_path, config, tiny):
     class Module(tiny.Module):
         def __init__(self, schedule):
             super().__init__()
-            self.lr_schedule = schedule
+            self.federation = Federation(torch.nn.Linear(1, 1), FedAvg(), local_epochs=1, lr_schedule=schedule)
 
         def validation_step(self, batch, batch_idx):
             super().validation_step(batch, batch_idx)

@@ -192,5 +192,5 @@ def setting(trainer: Trainer) -> dict[str, Any]:
 
 def factors(module: LightningModule, rounds: int) -> list[float]:
     """Return the learning-rate schedule's factor of every round; all 1 for a module without a schedule."""
-    schedule = cast(Any, getattr(module, "lr_schedule", None))
+    schedule = cast(Any, getattr(getattr(module, "federation", None), "lr_schedule", None))
     return [1.0 if schedule is None else float(schedule.factor(round, rounds)) for round in range(rounds)]

@@ -86,7 +86,7 @@ CLASSES: dict[str, ClassKey] = {
 """Every key that may name a class, in the order in which options that do are read: the method first."""
 
 BRANCHES = {
-    "model": "fedpm_lightning.module.FederatedModule",
+    "model": "fedpm_lightning.round.federation.Federation",
     "data": "fedpm_lightning.data.federated.FederatedData",
     "trainer": "lightning.pytorch.trainer.trainer.Trainer",
 }
