@@ -16,6 +16,7 @@ from fedpm_lightning import methods
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.methods import (
     LTDA,
+    MOON,
     PSGD,
     SCAFFOLD,
     FedAvg,
@@ -52,6 +53,7 @@ class Row:
         yaml: A file in configs/method/ that runs it.
         upload: Numbers a client sends, as a function of the parameters d and (network methods) the layer widths.
         glm: Whether it needs a full Hessian, so that it runs on logistic regression with one output.
+        hidden: Whether it needs a hidden layer.
         stackable: Which clients it trains at once.
     """
 
@@ -60,6 +62,7 @@ class Row:
     yaml: str
     upload: Callable[[int, int], float]
     glm: bool = False
+    hidden: bool = False
     stackable: str = "no"
 
 
@@ -88,6 +91,7 @@ ROWS = {
         partial(FedExP, lr=0.5, eps=1e-6), partial(FedAvg, lr=0.5), "fedexp", lambda d, _: d, stackable="any"
     ),
     "FedSAM": Row(partial(FedSAM, lr=0.1, rho=0.5), partial(FedSAM, lr=0.1, rho=0.0), "fedsam", lambda d, _: d),
+    "MOON": Row(partial(MOON, lr=0.1, mu=5.0), partial(FedAvg, lr=0.1), "moon", lambda d, _: d, hidden=True),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),
@@ -144,10 +148,11 @@ def classification_clients(dtype: torch.dtype, glm: bool) -> list[InMemoryClient
 
 
 def start(row: Row, make: Callable[[], Method] | None = None, dtype: torch.dtype = torch.float64) -> Rounds:
-    """Put the method on softmax regression with a bias, or on logistic regression without one."""
+    """Put the method on softmax regression with a bias, on logistic regression without one, or on a small MLP."""
     torch.manual_seed(0)
     net = nn.Linear(D, 1, bias=False) if row.glm else nn.Linear(D, 3)
-    net = nn.Sequential(net).to(dtype)
+    net = nn.Sequential(nn.Linear(D, 5), nn.Tanh(), nn.Linear(5, 3)) if row.hidden else nn.Sequential(net)
+    net = net.to(dtype)
     work = LocalWork(steps=1) if row.glm else LocalWork(epochs=1)
     return Rounds((make or row.make)(), net, classification_clients(dtype, row.glm), work, l2=0.01)
 

@@ -36,6 +36,7 @@ METHODS = (
     Entry("FedNova", "fednova", "#117733", "1"),
     Entry("FedExP", "fedexp", "#6699CC", "+"),
     Entry("FedSAM", "fedsam", "#AA4466", "x"),
+    Entry("MOON", "moon", "#DDAA33", "2"),
     Entry("FedAdam", None, "#000000", "X"),
     Entry("FedYogi", None, "#661100", "h"),
     Entry("FedAdagrad", None, "#888888", "d"),
