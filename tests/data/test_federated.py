@@ -73,6 +73,7 @@ def test_cohort_size(n, share, number, size):
         ({"val_fraction": 1.0}, r"in \[0, 1\), got 1"),
         ({"seed": -1}, "seed"),
         ({"source": "/data/digits"}, r"data\.source '/data/digits' has no effect on data\.name digits"),
+        ({"drop_last": True, "batch_size": None}, r"data\.drop_last has no effect"),
         ({"width": 64}, r"data\.width 64 has no effect on data\.name digits"),
     ],
 )

@@ -207,6 +207,8 @@ def test_image_folder_with_clients(read, tmp_path, picture):
     names = ["train/ann/cat/1.png", "train/bob/cat/1.png", "train/bob/dog/2.png", "test/ann/dog/1.png"]
     data = read(write_folder(tmp_path / "f", names, picture), group_column="client_id")
     assert data.groups is not None and data.groups.tolist() == [0, 1, 1] and data.y_train.tolist() == [0, 0, 1]
+    with pytest.raises(ValueError, match=r"partition\.column 'writer' has no effect on a folder of images"):
+        read(tmp_path / "f", group_column="writer")
     write_folder(tmp_path / "f", ["test/cat/9.png"], picture)
     assert len(read(tmp_path / "f", group_column="client_id").x_test) == 2
 

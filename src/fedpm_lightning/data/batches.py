@@ -145,7 +145,7 @@ class ResidentClient:
             x = pool.x[rows]
             if pool.augment is not None and draws is not None:
                 x = pool.augment(x, draws[start:end])
-            yield pool.prepared(x, self.client, self._of(rows, noise)), pool.y[rows]
+            yield pool.prepared(x, self.client, self._noise_of(rows, noise)), pool.y[rows]
 
     def _noise(self) -> Tensor | None:
         """Draw the noise of this client's samples, [n_i, ...]: the same at every call, so that it belongs to them."""
@@ -155,7 +155,7 @@ class ResidentClient:
         generator = torch_generator(pool.settings.seed, "input-noise", 0, self.client)
         return torch.randn(self.num_samples, *pool.x.shape[1:], generator=generator).to(pool.x.device)
 
-    def _of(self, rows: Tensor, noise: Tensor | None) -> Tensor | None:
+    def _noise_of(self, rows: Tensor, noise: Tensor | None) -> Tensor | None:
         """Return the noise of some of the client's rows of the pool."""
         return None if noise is None else noise[torch.searchsorted(self.rows, rows)]
 
@@ -203,5 +203,5 @@ class ResidentClient:
         noise = self._noise()
         for start in range(0, self.num_samples, size):
             rows = self.rows[start : start + size]
-            x = self.pool.prepared(self.pool.x[rows], self.client, self._of(rows, noise))
+            x = self.pool.prepared(self.pool.x[rows], self.client, self._noise_of(rows, noise))
             yield x, self.pool.y[rows]

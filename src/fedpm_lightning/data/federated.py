@@ -92,6 +92,8 @@ class FederatedData(LightningDataModule):
         }.items():
             if value is not None and value < 1:
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
+        if drop_last and batch_size is None:
+            raise ValueError("data.drop_last has no effect where data.batch_size is null; set one of the two")
         if not 0 <= val_fraction < 1:
             raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
         if seed < 0:

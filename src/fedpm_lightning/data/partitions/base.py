@@ -145,7 +145,7 @@ class Natural(Partition):
 
     Args:
         column: The parquet or Hub column with the ids. In an image folder the ids are the folders between the
-            split and the classes (train/<client>/<class>/*.png) and the column's name is not used.
+            split and the classes (train/<client>/<class>/*.png), and no column is named.
     """
 
     column: str = "client_id"

@@ -45,24 +45,24 @@ def raise_to_minimum(parts: list[Indices], minimum: int, rng: np.random.Generato
     short = [k for k in range(clients) if len(parts[k]) < minimum]
     if not short:
         return parts
-    piles = [list(rng.permutation(part)) for part in parts]
-    moved = sum(minimum - len(piles[k]) for k in short)
-    _fill(piles, short, minimum)
+    held = [list(rng.permutation(part)) for part in parts]
+    moved = sum(minimum - len(held[k]) for k in short)
+    _fill(held, short, minimum)
     log.info(
         "%s: moved %d of %d samples from the largest clients to %d clients below min_samples=%d",
         kind, moved, total, len(short), minimum,
     )  # fmt: skip
-    return [np.array(pile, dtype=np.int64) for pile in piles]
+    return [np.array(samples, dtype=np.int64) for samples in held]
 
 
-def _fill(piles: list[list[np.int64]], short: list[int], minimum: int) -> None:
-    """Give each short pile what it lacks, one sample at a time, always from the largest pile."""
-    largest = [(-len(pile), k) for k, pile in enumerate(piles) if len(pile) > minimum]
+def _fill(held: list[list[np.int64]], short: list[int], minimum: int) -> None:
+    """Give each short client what it lacks, one sample at a time, always from the largest client."""
+    largest = [(-len(samples), k) for k, samples in enumerate(held) if len(samples) > minimum]
     heapq.heapify(largest)
     for k in short:
-        while len(piles[k]) < minimum:
+        while len(held[k]) < minimum:
             size, donor = heapq.heappop(largest)
-            piles[k].append(piles[donor].pop())
+            held[k].append(held[donor].pop())
             heapq.heappush(largest, (size + 1, donor))
 
 
@@ -70,7 +70,7 @@ def nearest_table(log_draws: Floats, rows: Indices, columns: Indices) -> Floats:
     """Return the table with the given sums that is nearest to exp(log_draws) up to factors, [rows, columns].
 
     Iterative proportional fitting (Sinkhorn 1967) in logarithms. The draws of a small alpha are one-hot to any
-    precision; fitting a flattened table first, and then ever sharper ones from there, also ends with them.
+    precision; fitting a flattened table first, and then ever sharper ones from there, also converges for them.
 
     Args:
         log_draws: Logarithms of positive numbers, [rows, columns].
@@ -84,19 +84,19 @@ def nearest_table(log_draws: Floats, rows: Indices, columns: Indices) -> Floats:
     # Ratios above exp(1e6) give no other table, and would leave no digits for the counts.
     spread = float(np.ptp(log_draws))
     log_draws = log_draws * min(1.0, 1e6 / max(1.0, spread))
-    of_rows, flat = np.zeros(len(rows)), min(1e6, max(1.0, spread))
+    of_rows, flatness = np.zeros(len(rows)), min(1e6, max(1.0, spread))
     table = np.exp(log_draws)
     while True:
         for _ in range(100):
-            of_columns = log_columns - logsumexp(log_draws / flat + of_rows[:, None], axis=0)
-            of_rows = log_rows - logsumexp(log_draws / flat + of_columns, axis=1)
-            table = np.exp(log_draws / flat + of_rows[:, None] + of_columns)
+            of_columns = log_columns - logsumexp(log_draws / flatness + of_rows[:, None], axis=0)
+            of_rows = log_rows - logsumexp(log_draws / flatness + of_columns, axis=1)
+            table = np.exp(log_draws / flatness + of_rows[:, None] + of_columns)
             if np.abs(table.sum(axis=0) - columns).max() < 0.5:
                 break
-        if flat == 1:
+        if flatness == 1:
             return table
-        sharper = max(1.0, flat / 2)
-        of_rows, flat = of_rows * (flat / sharper), sharper
+        sharper = max(1.0, flatness / 2)
+        of_rows, flatness = of_rows * (flatness / sharper), sharper
 
 
 def whole_numbers(table: Floats, rows: Indices, columns: Indices) -> Indices:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -50,19 +48,7 @@ class PartitionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, for partition.json."""
-        return {
-            "partition": self.partition,
-            "seed": self.seed,
-            "num_clients": self.num_clients,
-            "num_samples": self.num_samples,
-            "sha256": self.sha256,
-            "sizes": self.sizes,
-            "histogram": self.histogram,
-        }
-
-    def save(self, path: str | Path) -> None:
-        """Write `to_dict` as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict()) + "\n", encoding="utf-8")
+        return {"num_clients": self.num_clients, **asdict(self)}
 
     def summary(self) -> str:
         """Return one line: clients, smallest, mean and largest size, classes a client."""

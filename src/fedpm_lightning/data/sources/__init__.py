@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
+from fedpm_lightning.data.sources.custom import find_custom, load_custom
 from fedpm_lightning.data.sources.images import load_digits, load_images
 from fedpm_lightning.data.sources.known import SPECS
 from fedpm_lightning.data.sources.libsvm import WIDTHS, load_libsvm, test_file, train_file
-from fedpm_lightning.data.sources.own import find_own, load_own
 
 Loader = Callable[[DataRequest], ArraySet]
 
@@ -30,8 +30,8 @@ def load(request: DataRequest) -> ArraySet:
         BrokenDataError: If their content is not what it should be.
     """
     if "." in request.name:
-        data = load_own(request.name, request.source, request.root)
-        load_own.cache_clear()  # kept only from the question for a test part until here
+        data = load_custom(request.name, request.source, request.root)
+        load_custom.cache_clear()  # kept only from the question for a test part until here
         return data
     loader = LOADERS.get(request.name)
     if loader is None and request.source == "torchvision":
@@ -50,7 +50,7 @@ def check_effect(name: str, source: str, width: int | None) -> None:
         ValueError: If a source is given for a set that has none, or a width for what is no LIBSVM file.
     """
     if "." in name:
-        find_own(name, source)
+        find_custom(name, source)
     if name == "digits" and source != "torchvision":
         raise ValueError(
             f"data.source {source!r} has no effect on data.name digits, which come with scikit-learn; leave it out, or "
@@ -68,5 +68,5 @@ def has_test_part(name: str, source: str, root: Path) -> bool:
         ValueError: If a set of one's own cannot be loaded.
     """
     if "." in name:
-        return len(load_own(name, source, root).y_test) > 0
+        return len(load_custom(name, source, root).y_test) > 0
     return name not in WIDTHS or test_file(train_file(name, source, root)) is not None

@@ -25,7 +25,7 @@ GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "I;16N", "F")
 """Pillow's modes without colour."""
 
 Where = Callable[[int], str]
-"""Row -> the words that name it in an error: file and row."""
+"""Row -> its file and number, for an error."""
 
 
 @dataclass(frozen=True)

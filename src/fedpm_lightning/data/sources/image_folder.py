@@ -19,12 +19,12 @@ class ImageFolder:
     Attributes:
         folder: Holds train/ and test/.
         spec: Facts about a known set, or None.
-        group_column: Anything but None means that the clients' folders stand above the classes' folders.
+        by_client: Whether the clients' folders stand above the classes' folders.
     """
 
     folder: Path
     spec: ImageSpec | None = None
-    group_column: str | None = None
+    by_client: bool = False
 
     @staticmethod
     def fits(folder: Path) -> bool:
@@ -60,12 +60,12 @@ class ImageFolder:
             spec.size if spec else None,
             lambda row: str(files[row]),
         )
-        groups = [file.parents[1].name for file in files] if self.group_column and split == "train" else None
+        groups = [file.parents[1].name for file in files] if self.by_client and split == "train" else None
         return ImageSplit(x, y, groups)
 
     def _split_files(self, split: str) -> list[Path]:
-        layouts = {"*/*/*": f"{split}/<client>/<class>/<image>"} if self.group_column else {}
-        if split == "test" or not self.group_column:  # nobody asks who holds a test image
+        layouts = {"*/*/*": f"{split}/<client>/<class>/<image>"} if self.by_client else {}
+        if split == "test" or not self.by_client:  # nobody asks who holds a test image
             layouts["*/*"] = f"{split}/<class>/<image>"
         found = [file for pattern in layouts for file in (self.folder / split).glob(pattern)]
         files = sorted(file for file in found if file.suffix.lower() in SUFFIXES)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest, channel_statistics, count_classes, stratified_choice
 from fedpm_lightning.data.augment import Normalise
+from fedpm_lightning.data.partitions.base import Natural
 from fedpm_lightning.data.sources.cache import Tensors, cache_key, cached
 from fedpm_lightning.data.sources.decode import ImageSplit
 from fedpm_lightning.data.sources.hugging_face import HubSet, ParquetFolder
@@ -51,9 +52,15 @@ def locate(request: DataRequest, spec: ImageSpec | None) -> ImageSource:
         return TorchvisionSet(request.root, spec)
     folder = Path(request.source).expanduser()
     if folder.is_dir():
-        for kind in (ParquetFolder, ImageFolder):
-            if kind.fits(folder):
-                return kind(folder, spec, request.group_column)
+        if ParquetFolder.fits(folder):
+            return ParquetFolder(folder, spec, request.group_column)
+        if ImageFolder.fits(folder):
+            if request.group_column not in (None, Natural.column):
+                raise ValueError(
+                    f"data.partition.column {request.group_column!r} has no effect on a folder of images, where "
+                    "train/<client>/<class> names the clients; leave it out"
+                )
+            return ImageFolder(folder, spec, by_client=request.group_column is not None)
         raise BrokenDataError(f"{folder}: expected train-*.parquet and test-*.parquet, or folders train/ and test/")
     if folder.is_absolute() or request.source.startswith((".", "~")) or request.source.count("/") > 1:
         size = f" (about {spec.megabytes} MB)" if spec else ""

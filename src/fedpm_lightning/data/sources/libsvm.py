@@ -2,7 +2,8 @@
 
 One sample a line, `label index:value index:value ...`; indices count from 1 and grow. Blank lines, text after `#`,
 CRLF and trailing spaces are fine, and so is a line with a label alone: a row of zeros. Anything else is an error with
-its line number.
+its line number. scikit-learn's load_svmlight_file takes half of the time (0.1 s for a9a), but names no line and accepts
+NaN, infinity, `1_0` and `qid:`.
 """
 
 from __future__ import annotations
@@ -121,31 +122,31 @@ def read_rows(path: Path, width: int | None = None) -> SparseRows:
     rows = SparseRows(path, [], [], ([], [], []))
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
-            words = line.split("#", 1)[0].split()
-            if words:
+            fields = line.split("#", 1)[0].split()
+            if fields:
                 try:
-                    _add_sample(rows, words, number, width)
+                    _add_sample(rows, fields, number, width)
                 except ValueError as cause:
                     raise BrokenDataError(f"{path}, line {number}: {cause}") from None
     return rows
 
 
-def _add_sample(rows: SparseRows, words: list[str], line: int, width: int | None) -> None:
+def _add_sample(rows: SparseRows, fields: list[str], line: int, width: int | None) -> None:
     """Append one sample, or raise ValueError with what was expected."""
     row, last = len(rows.labels), 0
-    rows.labels.append(_number(words[0], "a number as the label"))
+    rows.labels.append(_number(fields[0], "a number as the label"))
     rows.lines.append(line)
     at, columns, values = rows.entries
-    for word in words[1:]:
-        index, colon, value = word.partition(":")
+    for field in fields[1:]:
+        index, colon, value = field.partition(":")
         if not colon or not (index.isascii() and index.isdigit()):
-            raise ValueError(f"expected index:value, got {word!r}")
+            raise ValueError(f"expected index:value, got {field!r}")
         column = int(index)
         if column <= last:
             reason = "indices count from 1" if column < 1 else "indices must grow within a line"
-            raise ValueError(f"expected an index above {last}, got {word!r}: {reason}")
+            raise ValueError(f"expected an index above {last}, got {field!r}: {reason}")
         if width is not None and column > width:
-            raise ValueError(f"expected indices of at most {width} (the set's width), got {word!r}")
+            raise ValueError(f"expected indices of at most {width} (the set's width), got {field!r}")
         at.append(row)
         columns.append(column - 1)
         values.append(_number(value, f"a finite number after {index}:"))

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData
-from fedpm_lightning.data.sources.own import array_set, checked
+from fedpm_lightning.data.sources.custom import array_set, checked
 
 X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3)).astype(np.uint8)

@@ -27,7 +27,7 @@ from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 Loader = Callable[..., Any]
 
 
-def find_own(name: str, source: str) -> Loader:
+def find_custom(name: str, source: str) -> Loader:
     """Import what `data.name` names.
 
     Raises:
@@ -48,13 +48,13 @@ def find_own(name: str, source: str) -> Loader:
 
 
 @lru_cache(maxsize=1)
-def load_own(name: str, source: str, root: Path) -> ArraySet:
+def load_custom(name: str, source: str, root: Path) -> ArraySet:
     """Call the function or class that `data.name` names and check what it returns.
 
     Raises:
         ValueError: If it fails or returns anything else.
     """
-    loader = find_own(name, source)
+    loader = find_custom(name, source)
     asked = inspect.signature(loader).parameters
     given = {"root": root} if "root" in asked else {}
     given |= {"source": source} if "source" in asked and source != "torchvision" else {}
