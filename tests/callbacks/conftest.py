@@ -1,4 +1,4 @@
-"""A module that keeps a row a round, with nothing federated behind it, and trainers that run it."""
+"""A module whose rounds end as the test says, without clients, and trainers that run it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 
+from fedpm_lightning.errors import DivergedError
+from fedpm_lightning.methods import FedAvg
+from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.round import Round
 from fedpm_lightning.types import ClientUpdate, Cohort
 
 CONFIG = {
@@ -25,12 +29,8 @@ CONFIG = {
 ACCURACY = [0.2, 0.6, 0.4, 0.5, 0.1, 0.3]
 
 
-class DivergedError(RuntimeError):
-    pass
-
-
 class TinyData(LightningDataModule):
-    name, num_clients, seed = "toy", 2, 7
+    name, num_clients, seed, eval_names = "toy", 2, 7, ["val"]
     partition_report = SimpleNamespace(
         to_dict=lambda: {"partition": {"kind": "Dirichlet", "alpha": 0.1}, "sizes": [3, 4], "sha256": "abc"}
     )
@@ -42,41 +42,31 @@ class TinyData(LightningDataModule):
         return [0]
 
 
-class TinyModule(LightningModule):
+class TinyModule(FederatedModule):
     """Round r ends with val/acc = ACCURACY[r]; `fail` raises in a round, `late` records more in round 2."""
 
     def __init__(self, fail: tuple[int, Exception] | None = None, late: bool = False):
-        super().__init__()
-        self.automatic_optimization = False
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.row: dict[str, float] = {}
+        super().__init__(torch.nn.Linear(1, 1), FedAvg())
         self.fail, self.late = fail, late
 
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=1.0)
+    def configure_callbacks(self):
+        return []
 
-    def emit(self, hook: str, *args: Any):
-        for callback in self.trainer.callbacks:
-            if hasattr(callback, hook):
-                getattr(callback, hook)(*args)
+    def on_fit_start(self):
+        """No client trains."""
 
     def training_step(self, batch, batch_idx):
-        r = self.current_epoch
-        round = SimpleNamespace(cohort=Cohort(r, [None, None]))
-        self.emit("on_round_start", round)
+        r, hooks = self.current_epoch, self.federation.hooks
+        round = Round(self.federation, Cohort(r, [None, None]))
+        for hook in hooks:
+            hook.on_round_start(round)
         self.row["train/loss"] = 1.0 / (r + 1)
         for client in (0, 1):
-            self.emit("on_client_end", round, ClientUpdate(client, 1, 1, {}))
-        self.emit("on_before_aggregate", Cohort(r, [None, None]))
+            round.client_ends(ClientUpdate(client, 1, 1, {}))
         if self.fail and self.fail[0] == r + 1:
             raise self.fail[1]
-        self.weight.grad = torch.ones(1)
-        self.optimizers().step()
-        self.row |= {
-            "comm/up_bytes": 1000.0 * (r + 1),
-            "comm/down_bytes": 500.0,
-            "time/total_s": 2.0 * (r + 1),
-        }
+        round.server_step(self.optimizers(), {})
+        self.row.update({"comm/up_bytes": 1000.0 * (r + 1), "comm/down_bytes": 500.0, "time/total_s": 2.0 * (r + 1)})
 
     def validation_step(self, batch, batch_idx):
         sanity = self.trainer.sanity_checking

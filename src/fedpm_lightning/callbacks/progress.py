@@ -6,16 +6,15 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from torch import nn
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.round_bars import RoundBars
 from fedpm_lightning.callbacks.run_facts import device_name
-from fedpm_lightning.callbacks.run_files import current_row, find_history, find_run_files
+from fedpm_lightning.callbacks.run_files import find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.recap import figures, human_seconds, recap_table
 from fedpm_lightning.report.standing import standing_lines
@@ -66,7 +65,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
         """Show the initial model's figures; not those of a resumed one."""
         if trainer.global_step > 0:
             return
-        self._history.initial = dict(current_row(pl_module))
+        self._history.initial = dict(federation_of(pl_module).row)
         if self._enabled and self._history.initial:
             self.print("  ".join(["initial", *figures(self._history.initial)]))
 
@@ -106,7 +105,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the round's figures."""
-        row: Row = {"round": trainer.current_epoch + 1.0, **current_row(pl_module)}
+        row: Row = {"round": trainer.current_epoch + 1.0, **federation_of(pl_module).row}
         self._history.rows.append(row)
         if self._bars is not None:
             self._bars.end_round("  ".join(figures(row)))
@@ -149,7 +148,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
 
 def model_line(module: LightningModule) -> str:
     """Write `CNN with 545,098 parameters`, and how many of them train where some are frozen."""
-    net = cast(nn.Module, getattr(module, "net", module))
+    net = federation_of(module).net
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in net.parameters()]
     every, trained = sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
     frozen = "" if every == trained else f", {trained:,} of them trained"

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
+from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.report.heterogeneity import heterogeneity_of
 
 Facts = dict[str, Any]
@@ -27,7 +28,7 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
     partition = partition_facts(data)
     seeds = [find_key(config, "seed_everything"), find_key(config, "seed"), getattr(data, "seed", None)]
     return {
-        "method": method_name(module, config),
+        "method": type(federation_of(module).method).__name__,
         "data": data_name(data, config),
         "partition": partition_kind(partition) or partition_kind(config),
         "alpha": _first(find_key(partition, "alpha"), find_key(_section(config, "data"), "alpha")),
@@ -42,7 +43,8 @@ def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, An
         "device": device_name(trainer),
         "ranks": trainer.world_size,
         "threads": torch.get_num_threads(),
-        "executor": executor_name(module),
+        # One client after another, or so many at once: it decides last bits.
+        "executor": str(federation_of(module).executor),
     }
 
 
@@ -75,12 +77,6 @@ def partition_kind(facts: Mapping[str, Any]) -> str | None:
     return str(inner) if inner is not None else class_name(split)
 
 
-def method_name(module: LightningModule, config: Mapping[str, Any]) -> str | None:
-    """Name the method by its class."""
-    method = getattr(getattr(module, "federation", None), "method", None)
-    return class_name(find_key(config, "method")) if method is None else type(method).__name__
-
-
 def versions() -> dict[str, str]:
     """Return the versions that decide the numbers of a run."""
     packages = {"fedpm": "fedpm-lightning", "torch": "torch", "lightning": "lightning"}
@@ -99,12 +95,6 @@ def device_name(trainer: Trainer) -> str:
     """Name the device that trains, with the model of a GPU."""
     device = trainer.strategy.root_device
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-
-
-def executor_name(module: LightningModule) -> str | None:
-    """Say how the cohort trains (one client after another, or so many at once): it decides last bits."""
-    executor = getattr(getattr(module, "federation", None), "executor", None)
-    return None if executor is None else str(executor)
 
 
 def find_key(config: Mapping[str, Any], key: str) -> Any:

@@ -17,12 +17,13 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import WandbLogger
 
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_facts, to_json
+from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
 
-__all__ = ["RunFiles", "choose_monitor", "current_row", "find_history", "find_run_files", "is_finished"]
+__all__ = ["RunFiles", "choose_monitor", "find_history", "find_run_files", "is_finished"]
 
 
 class RunFiles(FederatedCallback):
@@ -85,7 +86,7 @@ class RunFiles(FederatedCallback):
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The sanity check is the evaluation of the initial model; without splits Lightning runs it on a resume too."""
         if trainer.global_step == 0:
-            self.history.initial = {key: float(value) for key, value in current_row(pl_module).items()}
+            self.history.initial = {key: float(value) for key, value in federation_of(pl_module).row.items()}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the files. Rounds after the one that is resumed never happened, so their rows go."""
@@ -100,7 +101,7 @@ class RunFiles(FederatedCallback):
         self._facts = run_facts(trainer, pl_module, self._config)
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
-        rules = cast("list[str]", getattr(getattr(pl_module, "federation", None), "rules", []))
+        rules = federation_of(pl_module).rules
         if rules:
             write_atomically(self.run_dir / "rules.txt", "\n".join(rules) + "\n")
         self.write_summary()
@@ -119,7 +120,7 @@ class RunFiles(FederatedCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Clear the last round's row."""
-        current_row(pl_module).clear()
+        federation_of(pl_module).row.clear()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the round's row, here and to the loggers."""
@@ -139,7 +140,7 @@ class RunFiles(FederatedCallback):
         if not self._began:
             return
         if _is_divergence(exception):
-            current_row(pl_module)["diverged"] = 1.0
+            federation_of(pl_module).row["diverged"] = 1.0
             self._write_row(trainer, pl_module)
         reason = f"{type(exception).__name__}: {exception}".splitlines()[0]
         try:
@@ -174,7 +175,7 @@ class RunFiles(FederatedCallback):
         self._written_at = time.monotonic()
 
     def _write_row(self, trainer: Trainer, module: LightningModule) -> None:
-        row = {"round": trainer.current_epoch + 1.0, **current_row(module)}
+        row = {"round": trainer.current_epoch + 1.0, **federation_of(module).row}
         self._csv.write(row)
         self._record.digest = digest_of([row], self._record.digest)
         for logger in trainer.loggers:
@@ -212,11 +213,6 @@ def digest_of(rows: Iterable[Row], before: str = "") -> str:
     return before
 
 
-def current_row(module: LightningModule) -> Row:
-    """Return the module's live row of the current round; an empty one for a module that keeps none."""
-    return cast("Row", getattr(module, "row", {}))
-
-
 def find_run_files(trainer: Trainer) -> RunFiles | None:
     """Return the trainer's RunFiles callback, if it has one."""
     return next((callback for callback in _callbacks(trainer) if isinstance(callback, RunFiles)), None)
@@ -234,8 +230,7 @@ def find_history(trainer: Trainer) -> History | None:
 
 def _is_divergence(exception: BaseException) -> bool:
     """Tell whether NaN or Inf ended the run: in the global model, or in a client's training."""
-    # By name, because the frame that defines the error imports this folder.
-    return "Diverged" in type(exception).__name__ or isinstance(exception.__cause__, FloatingPointError)
+    return isinstance(exception, DivergedError) or isinstance(exception.__cause__, FloatingPointError)
 
 
 def is_finished(trainer: Trainer) -> bool:
