@@ -65,6 +65,8 @@ class TinyModule(FederatedModule):
             round.client_ends(ClientUpdate(client, 1, 1, {}))
         if self.fail and self.fail[0] == r + 1:
             raise self.fail[1]
+        for hook in hooks:
+            hook.on_before_aggregate(round)
         round.server_step(self.optimizers(), {})
         self.row.update({"comm/up_bytes": 1000.0 * (r + 1), "comm/down_bytes": 500.0, "time/total_s": 2.0 * (r + 1)})
 

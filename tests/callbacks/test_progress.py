@@ -22,7 +22,7 @@ def test_one_line_a_round_where_there_is_no_terminal(fit, capsys):
     fit([RoundProgress(run_dir="runs/toy")])
     lines = capsys.readouterr().out.splitlines()
     assert "initial  val/acc 0.1000  loss" not in lines and "initial  val/acc 0.1000" in lines
-    assert "TinyModule with 1 parameters on cpu" in lines
+    assert "Linear with 2 parameters on cpu" in lines
     rounds = [line for line in lines if line.startswith("round ")]
     assert [re.sub(r"left \d+\.\d s$", "left", line) for line in rounds] == [
         "round 1/3  val/acc 0.2000  loss 1  left",

@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from torch import nn
 
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.round_bars import RoundBars
@@ -72,7 +73,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what trains where, and open the bars."""
         self._began_at = time.monotonic()
-        self.print(f"{model_line(pl_module)} on {device_name(trainer)}")
+        self.print(f"{model_line(federation_of(pl_module).net)} on {device_name(trainer)}")
         terminal = sys.stdout.isatty() if self._plain is None else not self._plain
         if self._enabled and terminal:
             self._bars = RoundBars(done=trainer.current_epoch, total=trainer.max_epochs)
@@ -146,9 +147,8 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._bars = None
 
 
-def model_line(module: LightningModule) -> str:
+def model_line(net: nn.Module) -> str:
     """Write `CNN with 545,098 parameters`, and how many of them train where some are frozen."""
-    net = federation_of(module).net
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in net.parameters()]
     every, trained = sum(size for size, _ in sizes), sum(size for size, trains in sizes if trains)
     frozen = "" if every == trained else f", {trained:,} of them trained"
