@@ -3,6 +3,7 @@
     python -m experiments.test2 tune   SOURCE            seed 0, every method on four points, 15 rounds
     python -m experiments.test2 final  SOURCE            seeds 1-6 of what won on seed 0's validation images
     python -m experiments.test2 halves SOURCE            the 2 x 2 of local step and mixing, with and without alignment
+    python -m experiments.test2 knobs  SOURCE            one setting at a time around aligned FedPM, seeds 10-12
     python -m experiments.test2 epochs SOURCE            60 x 1, 30 x 2 and 12 x 5 rounds x local epochs, seeds 1-3
     python -m experiments.test2 winners SOURCE           what won, and by how much
 
@@ -58,6 +59,25 @@ LABELS = {
 }
 PAPER = list(METHODS)[:8]
 TUNING_ROUNDS = 15
+# One at a time around the aligned FedPM that won: what makes noise, and what makes the gain.
+KNOBS: dict[str, tuple[str, ...]] = {
+    "as-tuned": (),
+    "lr_schedule-cosine": ("model.lr_schedule=Cosine",),
+    "weighting-uniform": ("model.weighting=uniform",),
+    "align-5": ("model.method.preconditioner.align=5",),
+    "align-80": ("model.method.preconditioner.align=80",),
+    "align-inf": ("model.method.preconditioner.align=.inf",),
+    "mix_factor-ema": ("model.method.mix_factor=ema",),
+    "mix_factor-own": ("model.method.mix_factor=own",),
+    "mix_factor-full_pass": ("model.method.mix_factor=full_pass",),
+    "mix_off_diagonal-0.9": ("model.method.mix_off_diagonal=0.9",),
+    "mix_damping-0.5": ("model.method.mix_damping=0.5",),
+    "mix_damping-3": ("model.method.mix_damping=3",),
+    "ema-0.8": ("model.method.preconditioner.ema=0.8",),
+    "ema-1": ("model.method.preconditioner.ema=1.0",),
+    "cov_every-inv_every-1": ("model.method.preconditioner.cov_every=1", "model.method.preconditioner.inv_every=1"),
+    "cov_every-inv_every-16": ("model.method.preconditioner.cov_every=16", "model.method.preconditioner.inv_every=16"),
+}
 EPOCHS = ("fedavg", "scaffold", "local_newton", "fedpm", "fedpm_aligned")
 
 
@@ -125,6 +145,11 @@ def run(stage: str, root: Path, source: str, alpha: float, names: list[str], see
             for point in METHODS[name][3]:
                 folder = run_folder(root, stage, name, point, alpha, 0)
                 fit(folder, name, point, alpha, 0, source, f"--rounds={TUNING_ROUNDS}")
+    elif stage == "knobs":
+        for seed, (knob, words) in product(seeds, KNOBS.items()):
+            more = [f"--rounds={TUNING_ROUNDS}", f"--label={knob}", *(f"--{word}" for word in words)]
+            folder, point = root / f"knobs-a{alpha:g}" / f"{knob}-s{seed}", best(root, "fedpm_aligned", alpha)
+            fit(folder, "fedpm_aligned", point, alpha, seed, source, *more)
     elif stage == "epochs":
         for seed, (rounds, epochs), name in product(seeds, ((60, 1), (12, 5)), names):
             point = best(root, name, alpha)
@@ -138,7 +163,7 @@ def run(stage: str, root: Path, source: str, alpha: float, names: list[str], see
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["tune", "final", "halves", "epochs", "winners"])
+    parser.add_argument("stage", choices=["tune", "final", "halves", "knobs", "epochs", "winners"])
     parser.add_argument("source")
     parser.add_argument("--root", type=Path, default=Path("runs/test2"))
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.1, 1.0])
@@ -146,6 +171,6 @@ if __name__ == "__main__":
     parser.add_argument("--methods", nargs="+", choices=list(METHODS))
     given = parser.parse_args()
     default = {"final": PAPER, "halves": list(METHODS), "epochs": list(EPOCHS)}.get(given.stage, list(METHODS))
-    seeds = given.seeds or ([1, 2, 3] if given.stage == "epochs" else [1, 2, 3, 4, 5, 6])
+    seeds = given.seeds or {"epochs": [1, 2, 3], "knobs": [10, 11, 12]}.get(given.stage, [1, 2, 3, 4, 5, 6])
     for alpha in given.alpha:
         run(given.stage, given.root, given.source, alpha, given.methods or default, seeds)
