@@ -10,6 +10,7 @@ stands in TABLES. Nothing between the marks is written by hand.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -21,7 +22,7 @@ from experiments.test2 import validation
 from fedpm_lightning.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE, SMALL = REPO / "docs" / "results.md", "results/test2_small"
+PAGE, SMALL = REPO / "docs" / "results.md", "results/test2_small"  # paths are relative to the repository
 TABLES: dict[str, list[str]] = {
     "main-final": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "final"],
     "main-best": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "best"],
@@ -31,12 +32,14 @@ FIGURES: dict[str, list[str]] = {"test2_small": [f"{SMALL}/final-a0.1"]}
 
 
 def keep(runs: Path, target: Path) -> None:
-    """Copy what a table is built from; where a run lay, and its data, are of one machine and are left out."""
+    """Copy what a table is built from, of runs that came to an end, without where the run and its data lay."""
     for summary in sorted(runs.rglob("summary.json")):
+        text: dict[str, Any] = json.loads(summary.read_text().replace(f"{summary.parent}/", "").replace(str(runs), ""))
+        if not (text.get("finished") or text.get("diverged")):
+            continue
         kept = target / summary.parent.relative_to(runs)
         kept.mkdir(parents=True, exist_ok=True)
         shutil.copy(summary.parent / "metrics.csv", kept / "metrics.csv")
-        text: dict[str, Any] = json.loads(summary.read_text().replace(f"{summary.parent}/", "").replace(str(runs), ""))
         text["run_dir"] = text["config"]["run_dir"] = str(kept.relative_to(target))
         text["config"]["data"]["source"] = "SOURCE"
         (kept / "summary.json").write_text(json.dumps(text, indent=1) + "\n")
@@ -44,8 +47,8 @@ def keep(runs: Path, target: Path) -> None:
 
 def table(arguments: list[str]) -> str:
     """Return what `fedpm compare` says, as Markdown; a table whose runs are not there yet says so."""
-    paths = [REPO / word for word in arguments if word.startswith("results/")]
-    there = [str(path) for path in paths if path.exists()]
+    paths = [word for word in arguments if word.startswith("results/")]
+    there = [path for path in paths if Path(path).exists()]
     if not there:
         return "No runs yet."
     options = arguments[len(paths) :]
@@ -71,7 +74,7 @@ def filled(page: str) -> str:
 
     def anew(match: re.Match[str]) -> str:
         name = match[1]
-        text = tuning(REPO / SMALL) if name == "tuning" else table(TABLES[name])
+        text = tuning(Path(SMALL)) if name == "tuning" else table(TABLES[name])
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", anew, page, flags=re.DOTALL)
@@ -80,14 +83,15 @@ def filled(page: str) -> str:
 def draw() -> None:
     """Draw the figures."""
     for name, paths in FIGURES.items():
-        there = [str(REPO / path) for path in paths if (REPO / path).exists()]
-        if there and main(["compare", *there, "--plots", str(REPO / "docs" / "figures" / name)]):
+        there = [path for path in paths if Path(path).exists()]
+        if there and main(["compare", *there, "--plots", f"docs/figures/{name}"]):
             raise SystemExit(f"fedpm compare --plots failed for {name}")
 
 
 if __name__ == "__main__":
+    os.chdir(REPO)
     if sys.argv[1:2] == ["keep"] and len(sys.argv) == 4:
-        keep(Path(sys.argv[2]), Path(sys.argv[3]))
+        keep(Path(sys.argv[2]).resolve(), Path(sys.argv[3]))
     elif sys.argv[1:] == ["page"]:
         PAGE.write_text(filled(PAGE.read_text()))
         draw()

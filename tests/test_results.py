@@ -11,7 +11,7 @@ REPO = Path(__file__).resolve().parents[1]
 
 
 def test_the_page_is_what_the_run_files_give(monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(REPO)
     page = results.PAGE.read_text()
     assert results.filled(page) == page, "python -m experiments.results page"
 
@@ -23,7 +23,9 @@ def test_what_is_kept_of_a_run_names_no_machine(tmp_path):
     (run / "checkpoints").mkdir()
     config = {"run_dir": str(run), "data": {"source": str(tmp_path / "cifar10")}}
     error = f"stopped: fedpm fit --run_dir {run}"
-    (run / "summary.json").write_text(json.dumps({"run_dir": str(run), "error": error, "config": config}))
+    (run / "summary.json").write_text(
+        json.dumps({"finished": True, "run_dir": str(run), "error": error, "config": config})
+    )
     results.keep(tmp_path / "runs", tmp_path / "kept")
     kept = tmp_path / "kept" / "tune-a0.1" / "fedavg-0.1-s0"
     assert sorted(path.name for path in kept.iterdir()) == ["metrics.csv", "summary.json"]
