@@ -1,4 +1,4 @@
-"""PSGD, FedAvg, FedProx, SCAFFOLD, FedDyn, and the server optimizers, from docs/methods.md."""
+"""PSGD, FedAvg, FedProx, SCAFFOLD, and the server optimizers, from docs/methods.md."""
 
 from __future__ import annotations
 
@@ -33,11 +33,15 @@ class FedAvg(Method):
         """Return theta_i and K_i; `extra` is added to every gradient."""
         own, M, steps = theta.copy(), np.zeros_like(theta), 0
         for x, y in self.batches(k, round):
-            g = self.p.net.gradient(own, x, y) + extra(own) + self.s.weight_decay * own
+            g = self.gradient(own, x, y) + extra(own) + self.s.weight_decay * own
             M = self.s.momentum * M + g
             own = own - self.eta(round) * M
             steps += 1
         return own, steps
+
+    def gradient(self, own: Array, x: Array, y: Array) -> Array:
+        """Return g_i of a batch."""
+        return self.p.net.gradient(own, x, y)
 
     def target(self, round: int, theta: Array) -> Array:
         """Return sum w_i theta_i."""
@@ -75,26 +79,6 @@ class SCAFFOLD(FedAvg):
             ends[k], self.own[k] = y, c_i + changes[k]
         self.c = self.c + sum(changes.values()) / self.p.data.module.num_clients
         return sum(ends.values()) / len(ends)
-
-
-class FedDyn(FedAvg):
-    """A regulariser that follows each client."""
-
-    def __init__(self, problem: Problem, s: SimpleNamespace) -> None:
-        super().__init__(problem, s)
-        self.h = np.zeros(problem.net.d)
-        self.own: dict[int, Array] = {}
-
-    def target(self, round: int, theta: Array) -> Array:
-        """Return mean_S theta_i - h/a; move h and h_i."""
-        ends, a = {}, self.s.a
-        for k in self.p.data.cohort(round):
-            h_i = self.own.get(k, np.zeros_like(theta))
-            ends[k], _ = self.train(round, k, theta, lambda own, h_i=h_i: a * (own - theta) - h_i)
-            self.own[k] = h_i - a * (ends[k] - theta)
-        moved = sum(end - theta for end in ends.values())
-        self.h = self.h - a * moved / self.p.data.module.num_clients
-        return theta + moved / len(ends) - self.h / a
 
 
 class Server:

@@ -74,13 +74,16 @@ class Network:
         Z, rows = self.run(theta, x)
         E = loss_gradient(self._flattened(Z, len(x)), y)
         E = E.reshape(len(x), Z.shape[-1], -1).transpose(0, 2, 1).reshape(Z.shape)
-        g = self.l2 * theta
-        for layer in reversed(range(len(rows))):
+        return self.l2 * theta + self.back(theta, rows, E, len(rows) - 1)
+
+    def back(self, theta: Array, rows: list[Array], E: Array, last: int) -> Array:
+        """Return the gradient of what has the gradient E [R, out] in the output of layer `last`."""
+        g = np.zeros_like(theta)
+        for layer in reversed(range(last + 1)):
             place, X = self.places[layer], rows[layer]
             g[place] += E.T @ X
             if layer:
-                inputs = self.shapes[layer][1]
-                E = (E @ theta[place])[:, :inputs] * (X[:, :inputs].real > 0)
+                E = (E @ theta[place])[:, : self.shapes[layer][1]] * (X[:, : self.shapes[layer][1]].real > 0)
         return g
 
     def value(self, theta: Array, x: Array, y: NDArray[np.int64]) -> float:

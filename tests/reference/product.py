@@ -175,7 +175,8 @@ class Record(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:
         """Keep theta."""
-        self.executor, self.stackable = pl_module.executor.name, pl_module.method.stackable
+        federation = pl_module.federation
+        self.executor, self.stackable = federation.executor.name, federation.method.stackable
         self.thetas.append(vector(pl_module.net))
 
 

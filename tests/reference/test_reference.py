@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reference import first_order, gradient_mixing, parameter_mixing
+from reference import fedavg_variants, first_order, gradient_mixing, parameter_mixing
 from reference.network import Array, Network
 from reference.product import CONFIGS, ROUNDS, Data, Settings, Task, flat, trained, vector
 from reference.rounds import Problem
@@ -32,6 +32,7 @@ CONVEX = sorted(f"convex/{path.stem}" for path in (CONFIGS / "convex").glob("*.y
 GRID = {"lr": 0.3, "momentum": 0.5, "weight_decay": 0.01}
 HESSIAN = {"batch_size": 7, "network": "two logits", "local_steps": 3, "damping": 0.3, "damping_mode": "relative"}
 
+PARTS = (first_order, fedavg_variants, gradient_mixing, parameter_mixing)
 EXECUTORS = ("sequential", "vectorized")
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("psgd", {"batch": "one"}),
@@ -40,6 +41,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("scaffold", {**GRID, "lr": 0.05}),
     ("scaffold", {"server_optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.7}}}),
     ("feddyn", {**GRID, "a": 0.5}),
+    ("fednova", GRID),
+    ("fedexp", {**GRID, "eps": 0.0, "lr": 0.01}),
+    ("fedsam", {**GRID, "rho": 0.2}),
+    ("moon", {**GRID, "lr": 0.05, "mu": 3.0}),
     ("fedavgm", {"nesterov": True}),
     ("fedadam", {"v0": 0.5}),
     ("ltda", {"weight_decay": 0.02, "max_rows": 2}),
@@ -115,7 +120,7 @@ def reference(settings: Settings) -> list[Array]:
     net = Network(SHAPES[settings.task.network], settings.task.l2, KERNELS.get(settings.task.network))
     problem = Problem(net, Data(settings.task.datamodule(), settings.work), settings.config["weighting"] == "size")
     name = method.pop("name")
-    kind = next(getattr(part, name) for part in (first_order, gradient_mixing, parameter_mixing) if hasattr(part, name))
+    kind = next(getattr(part, name) for part in PARTS if hasattr(part, name))
     run, arguments = kind(problem, SimpleNamespace(**method)), flat(server)
     optimizer = first_order.Server(
         arguments.pop("name"), SimpleNamespace(**{"momentum": 0.0, "nesterov": False, **arguments})
