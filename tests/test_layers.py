@@ -39,7 +39,7 @@ ALLOWED = {
     "settings": {"configuration", "data", "round"},
     "wandb_logger": {"callbacks", "configuration", "report"},
     "experiment": RUN | READ | {"errors"},
-    "partition_verb": {"callbacks", "data", "experiment", "report", "settings"},
+    "partition_command": {"callbacks", "data", "experiment", "report", "settings"},
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "cli": {"configuration"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},

@@ -33,11 +33,11 @@ VERBS = {
     "compare": "fedpm_lightning.report.compare",
     "dashboard": "fedpm_lightning.report.dashboard.command",
     "report": "fedpm_lightning.report.wandb_verb",
-    "partition": "fedpm_lightning.partition_verb",
+    "partition": "fedpm_lightning.partition_command",
     "sweep": "fedpm_lightning.sweep.main",
 }
 _WITH_VERB = "fedpm_lightning.experiment"
-_CONFIGURED = {_WITH_VERB, "fedpm_lightning.partition_verb"}
+_CONFIGURED = {_WITH_VERB, "fedpm_lightning.partition_command"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def broken():
 @pytest.fixture(autouse=True)
 def importable(monkeypatch, request):
     """`here.vectors` is this file's."""
-    monkeypatch.setitem(__import__("sys").modules, "here", request.module)
+    monkeypatch.setitem(sys.modules, "here", request.module)
 
 
 def data(name: str, **arguments) -> FederatedData:
@@ -130,7 +131,7 @@ def test_the_documents_example_runs(fedpm, repo, tmp_path, monkeypatch):
     text = (repo / "docs" / "data.md").read_text()
     [code], [command] = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "bash"))
     (tmp_path / "my_data.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # fedpm adds the folder it is started in
     run = fedpm(*shlex.split(command)[1:], "--rounds", "1", "--model.local_epochs", "1")
     assert run.code == 0 and run.summary["monitor"]["key"] == "val/acc"
     assert sum(json.loads((run.folder / "partition.json").read_text())["sizes"]) == 450

@@ -11,9 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
+from fedpm_lightning.configuration.keys import KNOWN_DATA
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
-from fedpm_lightning.data.sources import load
+from fedpm_lightning.data.sources import LOADERS, load
 from fedpm_lightning.data.sources.decode import decode_images
 from fedpm_lightning.data.sources.hugging_face import HubSet
 
@@ -310,3 +311,8 @@ def test_digits(read):
     counts = torch.bincount(data.y_test, minlength=10)
     assert counts.min() >= 34 and counts.max() <= 37
     assert torch.equal(read("torchvision", "digits").y_test, data.y_test)
+
+
+def test_the_sets_whose_source_is_only_a_place_are_the_named_ones():
+    """`configuration` keeps the names apart, so that reading a configuration does not load torch."""
+    assert set(LOADERS) - {"libsvm"} == KNOWN_DATA

@@ -1,4 +1,4 @@
-"""The verb `fedpm partition`: the split that a configuration of `fit` gives, without a model or a trainer."""
+"""The command `fedpm partition`: the split that a configuration of `fit` gives, without a model or a trainer."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Show the split of a configuration.
 
     Args:
-        argv: The words after `fedpm partition`: those of `fedpm fit`, and `--output DIR`.
+        argv: The arguments after `fedpm partition`: those of `fedpm fit`, and `--output DIR`.
 
     Returns:
         0; 1 where a value is out of range or the data are missing, 2 where the command line is wrong.
     """
-    words = list(sys.argv[2:] if argv is None else argv)
-    if {"-h", "--help"} & set(words):
+    arguments = list(sys.argv[2:] if argv is None else argv)
+    if {"-h", "--help"} & set(arguments):
         print("fedpm partition takes the options of fedpm fit, listed below (model.* may be left out), and --output.\n")
-    return run(["fit", *words], PartitionCLI)
+    return run(["fit", *arguments], PartitionCLI)
