@@ -13,6 +13,7 @@ from convex import central_gradient_and_hessian, logistic_clients
 from fedpm_lightning import FederatedData, Federation
 from fedpm_lightning.callbacks import Communication
 from fedpm_lightning.callbacks.optimum import CentralProblem
+from fedpm_lightning.client import choose_executor
 from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM
 from fedpm_lightning.models import MLP, Logistic
@@ -126,6 +127,28 @@ def test_a_lost_update_keeps_the_state_before_it_and_weighs_nothing():
     assert sorted(run.states) == [0, 2] and [update.client for update in run.updates] == [0, 2]
     assert run.federation.row["clients/returned"] == 2 and run.federation.row["clients/dropped"] == 1
     assert math.isfinite(run.federation.row["train/loss"])
+
+
+class Split(Clients):
+    """Clients of a pool as data of a whole experiment."""
+
+    name, input_shape, num_classes, eval_names = "made up", (6,), 3, ()
+
+
+@pytest.mark.parametrize(("first", "then"), [(None, "it does not agree"), ("it does not agree", None)])
+def test_a_resumed_run_trains_its_cohorts_as_it_began(monkeypatch, first, then):
+    """Under `auto` a trial at theta decides; at another theta it might decide otherwise."""
+    data = Split(clients_of(SIZES))
+    names = ("auto", "auto", "sequential")
+    begun, resumed, asked = (Federation(nn.Linear(6, 3).double(), FedAvg(), executor=name) for name in names)
+    monkeypatch.setattr(choose_executor, "why_not_stacked", lambda *_: first)
+    begun.begin(data, 3)
+    monkeypatch.setattr(choose_executor, "why_not_stacked", lambda *_: then)
+    for one in (resumed, asked):
+        one.load_state_dict(begun.state_dict(0))
+        one.begin(data, 3)
+    assert begun.executor.name == ("sequential" if first else "vectorized")
+    assert repr(resumed.executor) == repr(begun.executor) and asked.executor.name == "sequential"
 
 
 class Doubled(MeanAggregator):

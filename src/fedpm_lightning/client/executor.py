@@ -24,6 +24,7 @@ class Sequential:
     """Clients one after another, in the one scratch network."""
 
     name: ClassVar[str] = "sequential"
+    clients_per_chunk: int = 1
 
     def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
         """Yield the answer of every client that was not dropped."""

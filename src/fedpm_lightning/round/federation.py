@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.choose_executor import ExecutorName, choose
 from fedpm_lightning.client.client import BufferPolicy
-from fedpm_lightning.client.executor import Sequential
+from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.client.local_model import CompileMode, LocalModel
 from fedpm_lightning.client.local_round import OnBadClient
 from fedpm_lightning.client.objective import Objective
@@ -155,6 +155,7 @@ class Federation:
         chunk = at_least("model.clients_per_chunk", 1 if clients_per_chunk is None else clients_per_chunk, 1)
         self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
         self.executor = Sequential()
+        self._trained_before: tuple[str, int] = ("", 1)  # what a checkpoint's run decided
         self.evaluation = Evaluation(self.objective, channels_last)
         self.server_state: ServerState = {}
         self.row: Row = {}
@@ -224,7 +225,15 @@ class Federation:
             self.server_state = self.method.init_server(clone_params(self.theta))
 
     def choose_executor(self, data: Data, round: int, precision: Precision) -> list[str]:
-        """Decide how cohorts train; return a line where it is not what was asked for."""
+        """Decide how cohorts train; return a line where it is not what was asked for.
+
+        A resumed run goes on as it began: a trial at another theta might decide otherwise, and move the last bits.
+        """
+        name, chunk = self._trained_before
+        if name == self.executor_name or (name and self.executor_name == "auto"):
+            chosen = Vectorized(self.clients_per_chunk or chunk, self.method.stackable)
+            self.executor = chosen if name == Vectorized.name else Sequential()
+            return []
         largest = max(map(data.client, range(data.num_clients)), key=lambda client: client.num_samples)
         with precision():
             local = Round(self, Cohort(round, [])).local()
@@ -314,10 +323,13 @@ class Federation:
             "server": self.server_state,
             "clients": all_states(self.store.state_dict()),
             "changed": all_states(self.store.changed),
+            "executor": [self.executor.name, self.executor.clients_per_chunk],
         }
 
     def load_state_dict(self, state: dict[str, Any], clients: bool = True) -> None:
         """Restore the server's and, where wanted, the clients' states."""
         self.server_state = state["server"]
+        name, chunk = state.get("executor", ("", 1))
+        self._trained_before = str(name), int(chunk)
         if clients:
             self.store.load_state_dict(state["clients"], state.get("changed"))
