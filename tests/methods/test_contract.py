@@ -22,6 +22,7 @@ from fedpm_lightning.methods import (
     FedAvg,
     FedDyn,
     FedExP,
+    FedMuon,
     FedNew,
     FedNL,
     FedNova,
@@ -124,6 +125,7 @@ ROWS = {
     "FedSophia": Row(
         partial(FedSophia, lr=0.05, tau=1), partial(FedSophia, lr=0.05, tau=1, eps=1e6), "fedsophia", lambda d, _: d
     ),
+    "FedMuon": Row(partial(FedMuon, lr=0.05), partial(FedMuon, lr=0.05, a=0.0), "fedmuon", lambda d, _: 2 * d),
     "FedPM": Row(
         partial(FedPM, lr=0.3, preconditioner=Foof(damping=1.0)),
         partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1.0)),

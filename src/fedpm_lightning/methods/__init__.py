@@ -46,6 +46,7 @@ METHODS = (
     Entry("LocalNewton", "local_newton", "#009E73", "^"),
     Entry("LTDA", "ltda", "#E69F00", "P"),
     Entry("FedSophia", "fedsophia", "#AA4499", "*"),
+    Entry("FedMuon", "fedmuon", "#004488", "3"),
     Entry("FedPM", "fedpm", "#D55E00", "o"),
 )
 """The registration: commands find a method, tables place it and figures draw it by its row."""
