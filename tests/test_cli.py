@@ -47,7 +47,8 @@ def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, exp
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (["--model.method.dampning", "3"], 2, ["dampning", "damping, damping_mode"]),
+        (["--model.method.preconditioner.dampning", "3"], 2, ["dampning", "damping, damping_mode", "mean damping?"]),
+        (["--model.method.damping", "3"], 2, ["model.method.preconditioner.damping"]),
         (["--config", "configs/method/fedavg.yaml", "--model.method.damping", "3"], 2, ["damping", "lr, momentum"]),
         (["--model.method", "FedProxx"], 2, ["model.method", "FedProxx", "FedAvg", "FedPM"]),
         (["--data.partition", "dirichlet_client"], 2, ["data.partition", "DirichletClients"]),

@@ -63,7 +63,8 @@ def test_another_class_begins_its_branch_anew_whatever_the_key(layers, key):
 
 
 def test_every_class_key_with_choices_is_tried_above():
-    assert set(NODES) == {key for key, spec in CLASSES.items() if spec.modules}
+    """Those within another class, `model.method.preconditioner`, have their own test below."""
+    assert set(NODES) == {key for key, spec in CLASSES.items() if spec.modules and key.count(".") == 1}
 
 
 def test_arguments_alone_lie_over_the_class_that_is_there(layers):
@@ -90,6 +91,20 @@ def test_classes_inside_of_classes_follow_the_same_rule(layers):
     assert other["preconditioner"] == node("x.Hessian", damping="1")
     by_file = layers(below, {"model": {"method": {"preconditioner": node("x.Hessian", damping=2)}}})
     assert by_file["model"]["method"]["init_args"]["preconditioner"] == node("x.Hessian", damping=2)
+
+
+def test_the_preconditioner_is_named_and_given_arguments_as_any_class(layers):
+    """Over a file's Foof: another class begins anew, arguments alone join, and without a class they are Foof's."""
+    key, home = "--model.method.preconditioner", "fedpm_lightning.preconditioners"
+
+    def made(*options):
+        return layers(options=(*QUICK, *options))["model"]["method"]["init_args"]["preconditioner"]
+
+    assert made(key, "hessian", f"{key}.inv_every=2") == node(f"{home}.Hessian", inv_every="2")
+    assert made(f"{key}.damping=3")["class_path"] == f"{home}.Foof"
+    assert made("--model.method", "LocalNewton", f"{key}.damping=3") == node(f"{home}.Foof", damping="3")
+    with pytest.raises(ConfigurationError, match="no class 'fof'; choose one of Diagonal, Foof, Hessian"):
+        made(key, "fof")
 
 
 @pytest.mark.parametrize("option", [("--model.method", "scaffold"), ("--config", "configs/method/scaffold.yaml")])
@@ -120,6 +135,10 @@ def test_lists_of_classes_grow_and_arguments_go_to_the_last(layers):
         (["model: {locl_epochs: 3}"], (), "a.yaml: --model.locl_epochs is no key; did you mean --model.local_epochs?"),
         (["model: {method: {class_path: fedpm_lightning.methods.FedAvg, init_args: {dampning: 3}}}"], (),
          "a.yaml: model.method.dampning is not accepted by FedAvg; its keys are lr, momentum, weight_decay"),
+        (["model: {method: {class_path: fedpm_lightning.methods.FedPM, init_args: {ema: 0.5, lr: 1.0}}}"], (),
+         "a.yaml: model.method.ema is not accepted by FedPM"),
+        ([], (*QUICK, "--model.method.damping=3"),
+         "; it is an argument of model.method.preconditioner: say model.method.preconditioner.damping"),
         (["model: {method: FedProxx}"], (), "a.yaml: model.method: there is no class 'FedProxx'; choose one of FedAvg"),
         (["trainer: {max_epochs: 3}"], (), "a.yaml: trainer.max_epochs 3 has no effect: it follows from rounds"),
         (["rounds: 5\ntrainer: {max_epochs: 3}"], (), "it follows from rounds"),

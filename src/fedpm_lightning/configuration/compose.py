@@ -100,10 +100,13 @@ def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
         return _list(below, above, key)
     if spec is not None or (within and (_is_node(below) or _is_node(above) or _arguments_of_name(below, above))):
         return _node(below, above, key)
-    if not isinstance(above, Mapping):
-        return above
+    return _branch(below, cast("Mapping[str, Any]", above), key, within) if isinstance(above, Mapping) else above
+
+
+def _branch(below: Any, above: Mapping[str, Any], key: str, within: bool) -> dict[str, Any]:
+    """Lay a mapping over what is below, name by name."""
     old = dict(cast("Mapping[str, Any]", below)) if isinstance(below, Mapping) else {}
-    for name, value in cast("Mapping[str, Any]", above).items():
+    for name, value in above.items():
         bare = str(name).rstrip("+")
         path = f"{key}.{bare}" if key else bare
         if str(name).endswith("+"):
@@ -138,10 +141,10 @@ def _node(below: Any, above: Any, key: str) -> Any:
     given = {name: entry[name] for name in _NODE if name in entry} if set(entry) <= set(_NODE) else {"init_args": entry}
     start: dict[str, Any] = {}
     if not _names_class(entry):
-        start = dict(_as_node(below))
+        start = dict(_as_node(below)) or ({"class_path": CLASSES[key].default} if _has_default(key) else {})
     elif given.get("class_path") is not None:
         start = _as_node(_named(key, given["class_path"]))
-    arguments = merged(start.get("init_args") or {}, given.get("init_args") or {}, within=True)
+    arguments = _branch(start.get("init_args"), given.get("init_args") or {}, key, within=True)
     rest = {name: given[name] for name in ("dict_kwargs",) if given.get(name)}
     return {**start, "init_args": arguments, **rest} if arguments or start.get("init_args") else {**start, **rest}
 
@@ -171,6 +174,10 @@ def _named(key: str, value: Any) -> Any:
             "or give the dotted path of your own class"
         )
     return {"class_path": spelled[_bare(value)]}
+
+
+def _has_default(key: str) -> bool:
+    return key in CLASSES and bool(CLASSES[key].default)
 
 
 def _bare(name: str) -> str:

@@ -62,15 +62,20 @@ class ClassKey(NamedTuple):
         modules: Where a bare name is looked up; empty where the value may be any word (`ddp`).
         base: Bare name of the class that the choices derive from.
         many: Whether it holds a list of them.
+        default: Dotted path of the class that null stands for, where arguments alone are given.
     """
 
     modules: tuple[str, ...] = ()
     base: str = ""
     many: bool = False
+    default: str = ""
 
 
 CLASSES: dict[str, ClassKey] = {
     "model.method": ClassKey(("fedpm_lightning.methods",), "Method"),
+    "model.method.preconditioner": ClassKey(
+        ("fedpm_lightning.preconditioners",), "LocalPreconditioner", default="fedpm_lightning.preconditioners.Foof"
+    ),
     "model.net": ClassKey(("fedpm_lightning.models",), "Module"),
     "model.server_optimizer": ClassKey(("fedpm_lightning.server.adaptive", "torch.optim"), "Optimizer"),
     "model.lr_schedule": ClassKey(("fedpm_lightning.schedules",), "Schedule"),

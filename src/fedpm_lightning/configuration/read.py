@@ -12,7 +12,7 @@ from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
-from fedpm_lightning.configuration.names import arguments
+from fedpm_lightning.configuration.names import arguments, choices
 from fedpm_lightning.configuration.yaml_text import read_file
 
 DEFAULTS = {"data": {"partition": {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}}}
@@ -156,11 +156,23 @@ def _check_class(composed: Composition, key: str, node: Any) -> None:
 
 
 def _not_accepted(composed: Composition, key: str, owner: str, known: Sequence[str]) -> ConfigurationError:
-    close = difflib.get_close_matches(key.rpartition(".")[2], known, n=1, cutoff=0.75)
+    branch, _, name = key.rpartition(".")
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f"; did you mean {close[0]}?" if close else ""
+    for holder in known:
+        if name in _arguments_below(f"{branch}.{holder}"):
+            hint = f"; it is an argument of {branch}.{holder}: say {branch}.{holder}.{name}"
     return ConfigurationError(
         f"{_where(composed, key)}{key} is not accepted by {owner}; its keys are {', '.join(known) or 'none'}{hint}"
     )
+
+
+def _arguments_below(key: str) -> set[str]:
+    """Return the arguments of all classes that a key may name; none where it names no class of a known base."""
+    spec = CLASSES.get(key)
+    if spec is None or not spec.base:
+        return set()
+    return {name for path in choices(spec.modules, spec.base).values() for name in arguments(path) or ()}
 
 
 def _unknown(composed: Composition, key: str, known: Sequence[str], owner: str) -> ConfigurationError:
