@@ -7,7 +7,7 @@ import difflib
 import io
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -111,9 +111,16 @@ def _build(settings: Any) -> None:
     """Build what checks its own arguments and costs nothing: a damping of -1 fails here, not in the third hour."""
     for branch, key in (("model", "method"), ("model", "lr_schedule"), ("data", "partition")):
         spec = settings[branch].get(key)
-        if spec is not None and "class_path" in spec:
-            module, _, name = str(spec["class_path"]).rpartition(".")
-            getattr(import_module(module), name)(**(spec["init_args"].as_dict() if "init_args" in spec else {}))
+        _built(spec.as_dict() if hasattr(spec, "as_dict") else spec)
+
+
+def _built(spec: Any) -> Any:
+    """Make what a `class_path` with `init_args` names, at any depth; other values stay."""
+    if not isinstance(spec, dict) or "class_path" not in spec:
+        return spec
+    module, _, name = str(cast("dict[str, Any]", spec)["class_path"]).rpartition(".")
+    arguments = cast("dict[str, Any]", spec).get("init_args") or {}
+    return getattr(import_module(module), name)(**{key: _built(value) for key, value in arguments.items()})
 
 
 def _arrived(point: Point, settings: Any) -> None:
