@@ -115,6 +115,7 @@ def test_numbers_of_a_column_have_the_same_decimals(tmp_path, write_run):
         ([0.5, None], ".4f"),
         ([12.5, 10], ".2f"),
         ([1e-15, 3e-4], ".3e"),
+        ([1e-6, 0.5], ".3e"),
         ([4e7], ".3e"),
         ([], ".4f"),
     ],

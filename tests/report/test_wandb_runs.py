@@ -78,6 +78,14 @@ def cut_short(whole, folder):
     assert to_run(record).state == "unfinished"
 
 
+def test_a_bad_file_among_others_costs_one_line(tmp_path, capsys):
+    bad, good = tmp_path / "run-bad.wandb", tmp_path / "run-good.wandb"
+    bad.write_bytes(b"not W&B's")
+    good.write_bytes(b":W&B\0\0\0")
+    assert len(read_offline([bad, good])) == 1
+    assert "passed over" in (told := capsys.readouterr().err) and "run-bad.wandb is not a W&B file" in told
+
+
 def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "x.wandb").write_bytes(b"not W&B's")
     with pytest.raises(RunError, match="is not a W&B file"):
