@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpm_lightning.report.history import History, Monitor
-from fedpm_lightning.report.runs import Run
+from fedpm_lightning.report.run import Run
 
 METHODS = ("FedAvg", "FedProx", "SCAFFOLD", "LocalNewton", "FedPM")
 

@@ -30,9 +30,9 @@ VERBS = {
     "fit": "fedpm_lightning.experiment",
     "validate": "fedpm_lightning.experiment",
     "test": "fedpm_lightning.experiment",
-    "compare": "fedpm_lightning.report.compare",
+    "compare": "fedpm_lightning.report.tables.compare",
     "dashboard": "fedpm_lightning.report.dashboard.command",
-    "report": "fedpm_lightning.report.wandb_verb",
+    "report": "fedpm_lightning.report.weights_and_biases.command",
     "partition": "fedpm_lightning.partition_command",
     "sweep": "fedpm_lightning.sweep.main",
 }

@@ -14,8 +14,8 @@ from fedpm_lightning.callbacks.run_facts import partition_facts, to_json
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.experiment import FedpmCLI, run
 from fedpm_lightning.report.metrics_csv import write_atomically
-from fedpm_lightning.report.partition_picture import draw_partition, partition_title
-from fedpm_lightning.report.partition_text import print_partition
+from fedpm_lightning.report.partitions.picture import draw_partition, partition_title
+from fedpm_lightning.report.partitions.text import print_partition
 from fedpm_lightning.settings import check_values
 
 

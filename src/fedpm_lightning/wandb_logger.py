@@ -11,8 +11,8 @@ from typing import Any
 from fedpm_lightning.callbacks.run_facts import versions
 from fedpm_lightning.configuration.read import Configuration
 from fedpm_lightning.report.history import History
-from fedpm_lightning.report.runs import Run
-from fedpm_lightning.report.tags import group_name
+from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.weights_and_biases.scope import group_name
 
 AGENT = "WANDB_SWEEP_ID"
 """Set in the environment by `wandb agent`, which also sets WANDB_RUN_ID."""

@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from fedpm_lightning.callbacks.run_facts import data_name, find_key, plain, to_json
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
-from fedpm_lightning.report.runs import load_run
+from fedpm_lightning.report.run import load_run
 
 # torch renamed what Lightning still imports.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")

@@ -14,7 +14,7 @@ import subprocess
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.latex import escape
+from fedpm_lightning.report.tables.latex import escape
 
 METHODS, ALPHAS, SEEDS = ("FedAvg", "LocalNewton", "FedPM"), (1.0, 0.1), (0, 1, 2)
 HEADS = ["digits alpha=1", "digits alpha=0.1"]

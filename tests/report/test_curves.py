@@ -9,14 +9,14 @@ import statistics
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.ablation import ablations
-from fedpm_lightning.report.cells import TAXONOMY, Cell, build_grid
-from fedpm_lightning.report.compare import AXES, make_parser
-from fedpm_lightning.report.curves import _finish, curve, draw, legend_labels, style
-from fedpm_lightning.report.figure import draw_panels
-from fedpm_lightning.report.looks import LOOKS, styles
-from fedpm_lightning.report.moment import FINAL
+from fedpm_lightning.report.plots.ablation import ablations
+from fedpm_lightning.report.plots.curves import _finish, curve, draw, legend_labels, style
+from fedpm_lightning.report.plots.figure import draw_panels
+from fedpm_lightning.report.plots.style import LOOKS, styles
 from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.tables.compare import AXES, make_parser
+from fedpm_lightning.report.tables.grid import TAXONOMY, Cell, build_grid
+from fedpm_lightning.report.tables.statistic import FINAL
 
 
 def test_a_curve_is_the_mean_over_seeds_of_each_round(write_run, tmp_path):

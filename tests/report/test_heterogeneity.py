@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from fedpm_lightning.report.heterogeneity import effective_classes, heterogeneity, heterogeneity_of
+from fedpm_lightning.report.partitions.heterogeneity import effective_classes, heterogeneity, heterogeneity_of
 
 LOG2 = math.log2
 

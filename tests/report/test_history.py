@@ -6,7 +6,8 @@ import pytest
 
 from fedpm_lightning.report.history import History, Monitor, choose_monitor
 from fedpm_lightning.report.metrics import known
-from fedpm_lightning.report.recap import human_bytes, human_seconds, recap_table
+from fedpm_lightning.report.run_end import recap_table
+from fedpm_lightning.report.units import human_bytes, human_seconds
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from fedpm_lightning.report.heterogeneity import client_heterogeneity
-from fedpm_lightning.report.partition_picture import draw_partition, kinds_for, partition_figure, partition_title
+from fedpm_lightning.report.partitions.heterogeneity import client_heterogeneity
+from fedpm_lightning.report.partitions.picture import draw_partition, kinds_for, partition_figure, partition_title
 
 pytest.importorskip("matplotlib", reason="pictures need the plots extra")
 TWO = {"sizes": [4, 2, 0], "histogram": [[4, 0], [1, 1], [0, 0]]}

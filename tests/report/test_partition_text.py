@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from fedpm_lightning.report.partition_text import heat_blocks, print_partition, shade, shares
+from fedpm_lightning.report.partitions.text import heat_blocks, print_partition, shade, shares
 
 TWO = {"sizes": [4, 2], "histogram": [[4, 0], [1, 1]], "sha256": "0123456789abcdef", "num_samples": 7}
 

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from fedpm_lightning.report.compare import main as compare
-from fedpm_lightning.report.runs import RunError, by_setting, find_runs, load_run
+from fedpm_lightning.report.run import RunError, load_run
+from fedpm_lightning.report.runs import by_setting, find_runs
+from fedpm_lightning.report.tables.compare import main as compare
 
 
 def test_runs_are_found_at_any_depth_each_once(tmp_path, write_run):

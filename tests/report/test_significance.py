@@ -9,10 +9,10 @@ import statistics
 import pytest
 from scipy import stats
 
-from fedpm_lightning.report.cells import build_grid
-from fedpm_lightning.report.moment import Reach
 from fedpm_lightning.report.runs import find_runs
-from fedpm_lightning.report.significance import compare_column, holm, paired_p, significance_lines
+from fedpm_lightning.report.tables.grid import build_grid
+from fedpm_lightning.report.tables.significance import compare_column, holm, paired_p, significance_lines
+from fedpm_lightning.report.tables.statistic import CostToReach
 
 COLUMN = ("digits", "alpha=0.1")
 BEST = [0.91, 0.93, 0.90, 0.95, 0.92, 0.94]
@@ -103,4 +103,4 @@ def test_a_smaller_loss_is_the_better_one(tmp_path, write_run, grid):
 
 
 def test_costs_to_reach_a_target_are_not_tested(grid):
-    assert significance_lines(grid(Reach(0.5, "rounds"), FedPM=BEST, FedAvg=FAR)) == []
+    assert significance_lines(grid(CostToReach(0.5, "rounds"), FedPM=BEST, FedAvg=FAR)) == []

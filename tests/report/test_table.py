@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from fedpm_lightning.report.cells import TAXONOMY, build_grid, number_format, taxonomy_order
-from fedpm_lightning.report.compare import main
 from fedpm_lightning.report.runs import find_runs
-from fedpm_lightning.report.significance import compare_column
-from fedpm_lightning.report.table import best_cells, cell_text, render
+from fedpm_lightning.report.tables.compare import main
+from fedpm_lightning.report.tables.grid import TAXONOMY, build_grid, number_format, taxonomy_order
+from fedpm_lightning.report.tables.render import best_cells, cell_text, render
+from fedpm_lightning.report.tables.significance import compare_column
 
 COLUMN = ("digits", "alpha=0.1")
 
@@ -169,7 +169,7 @@ def test_a_convex_run_is_compared_by_its_gap(tmp_path, write_run, capsys):
 def test_the_verb_imports_neither_torch_nor_lightning(tmp_path, write_run):
     write_run(tmp_path / "a")
     code = (
-        "import sys; from fedpm_lightning.report.compare import main; main(sys.argv[1:]);"
+        "import sys; from fedpm_lightning.report.tables.compare import main; main(sys.argv[1:]);"
         "sys.exit(len({'torch', 'lightning', 'numpy', 'wandb'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.heterogeneity import heterogeneity
-from fedpm_lightning.report.looks import LOOKS
-from fedpm_lightning.report.panels import SECTIONS, Bar, Curve, sections_for
+from fedpm_lightning.report.partitions.heterogeneity import heterogeneity
+from fedpm_lightning.report.plots.style import LOOKS
 from fedpm_lightning.report.runs import find_runs
-from fedpm_lightning.report.tags import group_name
-from fedpm_lightning.report.wandb_project import record_of
-from fedpm_lightning.report.wandb_scope import scope_of, scope_of_records
+from fedpm_lightning.report.weights_and_biases.panels import SECTIONS, Bar, Curve, sections_for
+from fedpm_lightning.report.weights_and_biases.record import record_of
+from fedpm_lightning.report.weights_and_biases.scope import group_name, scope_of, scope_of_records
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 X_OF = {"rounds": "round", "megabytes": "comm/up_bytes", "seconds": "time/total_s"}

@@ -10,10 +10,10 @@ import pytest
 
 from fedpm_lightning.callbacks.wandb_run import finish_wandb
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.runs import RunError, find_runs
-from fedpm_lightning.report.wandb_offline import read_file, read_offline, records
-from fedpm_lightning.report.wandb_project import read_project, record_of
-from fedpm_lightning.report.wandb_record import WandbRecord, only_ours, to_run
+from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.weights_and_biases.offline import read_file, read_offline, records
+from fedpm_lightning.report.weights_and_biases.record import WandbRecord, only_ours, read_project, record_of, to_run
 from resume_parts import until
 
 CONFIG = {

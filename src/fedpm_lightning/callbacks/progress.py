@@ -17,8 +17,8 @@ from fedpm_lightning.callbacks.round_bars import RoundBars
 from fedpm_lightning.callbacks.run_facts import device_name
 from fedpm_lightning.callbacks.run_files import find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
-from fedpm_lightning.report.recap import figures, human_seconds, recap_table
-from fedpm_lightning.report.standing import standing_lines
+from fedpm_lightning.report.run_end import figures, recap_table, standing_lines
+from fedpm_lightning.report.units import human_seconds
 from fedpm_lightning.round import Round
 from fedpm_lightning.types import ClientUpdate
 

@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import federation_of
-from fedpm_lightning.report.heterogeneity import heterogeneity_of
+from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
 
 Facts = dict[str, Any]
 

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run_facts import plain, run_facts
 from fedpm_lightning.callbacks.run_files import find_history, find_run_files, is_finished
-from fedpm_lightning.report.tags import column_tags, short_tag
+from fedpm_lightning.report.weights_and_biases.scope import column_tags, short_tag
 
 
 class WandbRun(FederatedCallback):

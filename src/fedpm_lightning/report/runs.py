@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedpm_lightning.report.run import Run, RunError, load_run
-from fedpm_lightning.report.setting import Setting, flatten
-
-__all__ = ["Run", "RunError", "Setting", "by_setting", "find_runs", "flatten", "load_run"]
+from fedpm_lightning.report.setting import Setting
 
 PROJECT = "wandb:"
 
@@ -97,9 +95,8 @@ def _from_wandb(files: list[Path], projects: list[str]) -> list[Run]:
     """Read runs from W&B; without any, wandb is not imported."""
     if not files and not projects:
         return []
-    from fedpm_lightning.report.wandb_offline import read_offline
-    from fedpm_lightning.report.wandb_project import read_project
-    from fedpm_lightning.report.wandb_record import only_ours, to_run
+    from fedpm_lightning.report.weights_and_biases.offline import read_offline
+    from fedpm_lightning.report.weights_and_biases.record import only_ours, read_project, to_run
 
     records = only_ours(read_offline(files)) if files else []
     for project in projects:

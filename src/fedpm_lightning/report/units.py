@@ -1,4 +1,4 @@
-"""Amounts as people write them on a command line: 25MB, 90, 15min, 80%."""
+"""Amounts as people write them on a command line (25MB, 90, 15min, 80%), and as they read them."""
 
 from __future__ import annotations
 
@@ -36,6 +36,23 @@ def parse_target(text: str) -> float:
     if not math.isfinite(value):
         raise argparse.ArgumentTypeError(f"{text!r} is no figure to reach; give a number such as 0.8, or 80%")
     return value
+
+
+def human_bytes(count: float) -> str:
+    """Write a number of bytes with the unit that leaves at most four digits before the point."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} TB"
+
+
+def human_seconds(seconds: float) -> str:
+    """Write a duration as `1 h 02 min`, `3 min 05 s` or `0.8 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 def _amount(text: str, units: dict[str, float], kinds: str) -> float:

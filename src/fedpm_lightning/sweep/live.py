@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpm_lightning.report.metrics_csv import read_rows
-from fedpm_lightning.report.recap import human_seconds
+from fedpm_lightning.report.units import human_seconds
 from fedpm_lightning.sweep.folder import SweepFolder, default_metric, metric_of, state_of
 from fedpm_lightning.sweep.runner import Progress
 from fedpm_lightning.sweep.sweep_file import Metric

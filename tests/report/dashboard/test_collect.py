@@ -9,11 +9,11 @@ import statistics
 import numpy as np
 import pytest
 
-from fedpm_lightning.report.cells import make_cell
-from fedpm_lightning.report.dashboard.arrays import ArrayStore
 from fedpm_lightning.report.dashboard.collect import collect, finite, metric_order
 from fedpm_lightning.report.dashboard.page import build_page
+from fedpm_lightning.report.dashboard.run_entry import ArrayStore
 from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.tables.grid import make_cell
 from many_runs import make_runs
 
 

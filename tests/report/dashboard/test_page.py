@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.dashboard.look import look, method_of
 from fedpm_lightning.report.dashboard.page import SCRIPTS, asset, script_json
+from fedpm_lightning.report.plots.style import method_of, web_style
 
 EVIL = "</script><script>document.title='owned'</script><!-- {{scripts}} &amp;"
 
@@ -46,8 +46,8 @@ def test_scripts_build_no_markup_from_text():
 
 
 def test_a_method_keeps_its_look():
-    assert look("FedPM", 0) == look("FedPM (lr=0.1)", 0) != look("FedAvg", 0)
-    assert look("FedPM", 1)["dash"] != look("FedPM", 0)["dash"]
+    assert web_style("FedPM", 0) == web_style("FedPM (lr=0.1)", 0) != web_style("FedAvg", 0)
+    assert web_style("FedPM", 1)["dash"] != web_style("FedPM", 0)["dash"]
     assert method_of("FedAvgM (lr=1)") == "FedAvgM" and method_of("Mine") == "Mine"
 
 

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
-from fedpm_lightning.report.cells import build_grid, make_cell, taxonomy_order
-from fedpm_lightning.report.dashboard.arrays import ArrayStore
-from fedpm_lightning.report.dashboard.look import look, method_of
 from fedpm_lightning.report.dashboard.run_entry import (
+    ArrayStore,
     config_lines,
     partition_entry,
     partition_text,
@@ -25,7 +23,10 @@ from fedpm_lightning.report.dashboard.run_entry import (
     short_id,
 )
 from fedpm_lightning.report.metrics import known
-from fedpm_lightning.report.runs import Run, by_setting
+from fedpm_lightning.report.plots.style import method_of, web_style
+from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.runs import by_setting
+from fedpm_lightning.report.tables.grid import build_grid, make_cell, taxonomy_order
 
 T = TypeVar("T")
 
@@ -58,7 +59,7 @@ def collect(runs: Sequence[Run]) -> PageData:
     for label, group in _groups(runs):
         variants = labels.setdefault(method_of(label), [])
         variants += [] if label in variants else [label]
-        setting = {**_setting(label, group, metrics), "look": look(label, variants.index(label))}
+        setting = {**_setting(label, group, metrics), "look": web_style(label, variants.index(label))}
         base = config_lines(group[0])
         config = configs.add(base)
         for run in group:

@@ -1,4 +1,4 @@
-"""The verb `fedpm dashboard`: an HTML file over runs, or the same page served while they go on."""
+"""The command `fedpm dashboard`: an HTML file over runs, or the same page served while they go on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from fedpm_lightning.report.dashboard.collect import collect
 from fedpm_lightning.report.dashboard.page import build_page, plotly_js
 from fedpm_lightning.report.dashboard.serve import Live, make_server, title_of
 from fedpm_lightning.report.metrics_csv import write_atomically
-from fedpm_lightning.report.runs import RunError, find_runs
+from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.runs import find_runs
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the verb's command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="fedpm dashboard",
         allow_abbrev=False,

@@ -8,8 +8,8 @@ from datetime import datetime
 from importlib.resources import files
 from typing import Any
 
-from fedpm_lightning.report.dashboard.arrays import packed
 from fedpm_lightning.report.dashboard.collect import PageData
+from fedpm_lightning.report.dashboard.run_entry import packed
 
 SCRIPTS = ("data.js", "state.js", "format.js", "table.js", "charts.js", "curves.js", "partition.js", "run.js", "app.js")
 _ASSETS = files("fedpm_lightning.report.dashboard") / "assets"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from fedpm_lightning.report.dashboard.arrays import ArrayStore
-from fedpm_lightning.report.heterogeneity import heterogeneity_of
-from fedpm_lightning.report.runs import Run, flatten
+import numpy as np
+from numpy.typing import NDArray
+
+from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
+from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.setting import flatten
 
 STILL_GOING_S = 120.0
 """An unfinished run whose files changed within so many seconds counts as still going."""
@@ -100,3 +105,38 @@ def _age(path: Path) -> float:
         return time.time() - max((path / name).stat().st_mtime for name in ("summary.json", "metrics.csv"))
     except OSError:
         return math.inf
+
+
+class ArrayStore:
+    """Collects columns; equal ones (rounds, bytes of runs that send the same) are kept once.
+
+    float32 keeps seven digits, which no curve shows. The figures of the tables do not come from here.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, int] = {}
+        self._columns: list[NDArray[np.float32]] = []
+
+    def add(self, values: Iterable[float]) -> int:
+        """Keep a column and return its number."""
+        with np.errstate(over="ignore"):  # what exceeds float32 becomes infinite, and is not drawn
+            column = np.fromiter(values, dtype=np.float64).astype("<f4")
+        key = column.tobytes()
+        if key not in self._places:
+            self._places[key] = len(self._columns)
+            self._columns.append(column)
+        return self._places[key]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of values of each column."""
+        return [len(column) for column in self._columns]
+
+    def encode(self) -> str:
+        """Return all columns, one after the other: little-endian float32, gzip, base64."""
+        return packed(b"".join(column.tobytes() for column in self._columns))
+
+
+def packed(content: bytes) -> str:
+    """Return gzip and base64 of bytes; the same for the same bytes."""
+    return base64.b64encode(gzip.compress(content, compresslevel=6, mtime=0)).decode("ascii")

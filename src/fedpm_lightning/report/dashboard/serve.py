@@ -15,7 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from fedpm_lightning.report.dashboard.collect import PageData, collect
 from fedpm_lightning.report.dashboard.page import build_page, script_json
 from fedpm_lightning.report.dashboard.run_entry import STILL_GOING_S
-from fedpm_lightning.report.runs import RunError, find_runs
+from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.runs import find_runs
 
 _WATCHED = {"summary.json", "metrics.csv", "partition.json"}
 

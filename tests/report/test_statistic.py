@@ -7,12 +7,13 @@ import math
 
 import pytest
 
-from fedpm_lightning.report.cells import build_grid
-from fedpm_lightning.report.compare import main
 from fedpm_lightning.report.history import History
-from fedpm_lightning.report.moment import BEST, FINAL, Reach, Within, as_moment, first_reaching
-from fedpm_lightning.report.runs import find_runs, load_run
-from fedpm_lightning.report.table import cell_text
+from fedpm_lightning.report.run import load_run
+from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.tables.compare import main
+from fedpm_lightning.report.tables.grid import build_grid
+from fedpm_lightning.report.tables.render import cell_text
+from fedpm_lightning.report.tables.statistic import BEST, FINAL, CostToReach, WithinBudget, as_statistic, first_reaching
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
 
 COLUMN = ("digits", "alpha=0.1")
@@ -28,34 +29,38 @@ def test_final_best_and_budgets(run):
     at = {
         FINAL: 0.6,
         BEST: 0.9,
-        Within("round", 1): 0.3,
-        Within("round", 2): 0.9,
-        Within("bytes", 2.9e6): 0.9,
-        Within("bytes", 3e6): 0.6,
-        Within("seconds", 2): 0.3,
-        Within("seconds", 5.9): 0.9,
+        WithinBudget("round", 1): 0.3,
+        WithinBudget("round", 2): 0.9,
+        WithinBudget("bytes", 2.9e6): 0.9,
+        WithinBudget("bytes", 3e6): 0.6,
+        WithinBudget("seconds", 2): 0.3,
+        WithinBudget("seconds", 5.9): 0.9,
     }
-    assert {moment: moment.figure(run, "val/acc").value for moment in at} == at
-    assert as_moment("best") is BEST and as_moment(FINAL) is FINAL
+    assert {moment: moment.read(run, "val/acc").value for moment in at} == at
+    assert as_statistic("best") is BEST and as_statistic(FINAL) is FINAL
 
 
 @pytest.mark.parametrize(
     ("moment", "reason"),
     [
-        (Within("round", 4), "ended at round 3, before round 4"),
-        (Within("bytes", 4e6), "ended at 3 MB sent up, before 4 MB sent up"),
-        (Within("seconds", 90), "ended at 6.0 s, before 1 min 30 s"),
-        (Within("bytes", 9e5), "one round takes more than 900 kB sent up: 1 MB sent up"),
+        (WithinBudget("round", 4), "ended at round 3, before round 4"),
+        (WithinBudget("bytes", 4e6), "ended at 3 MB sent up, before 4 MB sent up"),
+        (WithinBudget("seconds", 90), "ended at 6.0 s, before 1 min 30 s"),
+        (WithinBudget("bytes", 9e5), "one round takes more than 900 kB sent up: 1 MB sent up"),
     ],
 )
 def test_a_run_that_has_no_figure_there_says_why(run, moment, reason):
-    assert moment.figure(run, "val/acc") == (None, reason, False)
+    assert moment.read(run, "val/acc") == (None, reason, False)
 
 
 def test_the_first_round_at_the_target_counts_in_each_cost(run):
-    assert [Reach(0.85, axis).figure(run, "val/acc").value for axis in ("rounds", "megabytes", "seconds")] == [2, 2, 4]
-    assert Reach(0.1, "rounds").figure(run, "train/loss").value == 2, "a loss is reached from above"
-    assert Reach(0.95, "rounds").figure(run, "val/acc") == (None, "ended without reaching it", True)
+    assert [CostToReach(0.85, axis).read(run, "val/acc").value for axis in ("rounds", "megabytes", "seconds")] == [
+        2,
+        2,
+        4,
+    ]
+    assert CostToReach(0.1, "rounds").read(run, "train/loss").value == 2, "a loss is reached from above"
+    assert CostToReach(0.95, "rounds").read(run, "val/acc") == (None, "ended without reaching it", True)
 
 
 def test_a_target_is_reached_by_the_value_itself():
@@ -72,7 +77,7 @@ def test_runs_that_never_reach_the_target_are_counted_beside_the_mean(tmp_path, 
     write_run(tmp_path / "going", seed=3, acc=(0.1,), rounds=3, finished=False)
     write_run(tmp_path / "diverged", seed=4, acc=(0.1,), rounds=3, finished=False, diverged=True)
     write_run(tmp_path / "there", seed=5, acc=(0.8,), rounds=3, finished=False)
-    grid = build_grid(find_runs([tmp_path]), "val/acc", Reach(0.75, "rounds"))
+    grid = build_grid(find_runs([tmp_path]), "val/acc", CostToReach(0.75, "rounds"))
     cell = grid.rows["FedAvg"][COLUMN]
     assert sorted(cell.values) == [1, 1, 2] and len(cell.missed) == 2, "one ended, one diverged before the target"
     assert cell_text(cell, grid, COLUMN) == "1.33 ± 0.58 (3 of 5) [1 diverged, 2 unfinished]"
@@ -82,7 +87,7 @@ def test_a_run_still_going_counts_where_it_has_been(tmp_path, write_run):
     write_run(tmp_path / "going", acc=(0.5, 0.7), rounds=9, finished=False)
     write_run(tmp_path / "young", seed=1, acc=(0.5,), rounds=9, finished=False)
     write_run(tmp_path / "diverged", seed=2, acc=(0.5, 0.5), rounds=9, finished=False, diverged=True)
-    (cell,) = build_grid(find_runs([tmp_path]), "val/acc", Within("round", 2)).rows["FedAvg"].values()
+    (cell,) = build_grid(find_runs([tmp_path]), "val/acc", WithinBudget("round", 2)).rows["FedAvg"].values()
     assert cell.values == (0.7,)
     assert sorted(reason for _, reason in cell.left_out) == [
         "diverged (2 of 9 rounds)",
@@ -92,7 +97,7 @@ def test_a_run_still_going_counts_where_it_has_been(tmp_path, write_run):
 
 def test_what_is_not_finite_is_no_figure(tmp_path, write_run):
     run = load_run(write_run(tmp_path / "a", acc=(0.5, math.nan)))
-    assert FINAL.figure(run, "val/acc") == (None, "val/acc is nan", False)
+    assert FINAL.read(run, "val/acc") == (None, "val/acc is nan", False)
 
 
 def test_amounts_are_read_as_people_write_them():

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedpm_lightning.report.heterogeneity import effective_classes, heterogeneity_of
+from fedpm_lightning.report.partitions.heterogeneity import effective_classes, heterogeneity_of
 
 SHADES = " ░▒▓█"
 """From no sample of the class to (nearly) all of the client's samples: shares up to 0, 1/4, 1/2, 3/4, 1."""

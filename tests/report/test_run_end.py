@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import time
 
-from fedpm_lightning.report.standing import standing_lines
+from fedpm_lightning.report.run_end import standing_lines
 
 
 def test_a_run_is_ranked_among_its_finished_siblings_on_the_same_task(tmp_path, write_run):

@@ -11,10 +11,11 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from fedpm_lightning.methods import METHODS
-from fedpm_lightning.report.labels import label_settings, natural
 from fedpm_lightning.report.metrics import Mode, is_share, known
-from fedpm_lightning.report.moment import Moment, Reach, as_moment
-from fedpm_lightning.report.runs import Run, by_setting
+from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.runs import by_setting
+from fedpm_lightning.report.tables.row_labels import label_settings, natural
+from fedpm_lightning.report.tables.statistic import CostToReach, Statistic, as_statistic
 
 At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
@@ -61,7 +62,7 @@ class Grid:
 
     Attributes:
         metric: The figure shown.
-        at: The moment it is read at.
+        statistic: Which number of a run it is: final, best, within a budget, a cost.
         columns: (data set, heterogeneity), in order.
         rows: Row label -> column -> cell, in the order of the taxonomy.
         named: The configuration keys that the labels speak of.
@@ -69,7 +70,7 @@ class Grid:
     """
 
     metric: str
-    at: Moment
+    statistic: Statistic
     columns: list[Column]
     rows: dict[str, dict[Column, Cell]] = field(default_factory=dict[str, dict[Column, Cell]])
     named: set[str] = field(default_factory=set[str])
@@ -78,18 +79,18 @@ class Grid:
     @property
     def mode(self) -> Mode | None:
         """Whether a larger or a smaller number is better; None where neither is."""
-        return "min" if isinstance(self.at, Reach) else known(self.metric).better
+        return "min" if isinstance(self.statistic, CostToReach) else known(self.metric).better
 
     @property
     def in_percent(self) -> bool:
         """Whether the numbers are shown in percent."""
-        return is_share(self.metric) and not isinstance(self.at, Reach)
+        return is_share(self.metric) and not isinstance(self.statistic, CostToReach)
 
     @cached_property
     def formats(self) -> dict[Column, str]:
         """The format of each column's numbers, so that all of a column, spreads included, have the same decimals."""
         cells = {column: [row[column] for row in self.rows.values() if column in row] for column in self.columns}
-        if self.in_percent or isinstance(self.at, Reach):
+        if self.in_percent or isinstance(self.statistic, CostToReach):
             return dict.fromkeys(self.columns, ".2f")
         return {column: number_format([cell.mean for cell in found]) for column, found in cells.items()}
 
@@ -104,9 +105,9 @@ def number_format(means: Sequence[float | None]) -> str:
     return f".{max(0, 3 - math.floor(math.log10(max(sizes))))}f"
 
 
-def build_grid(runs: Sequence[Run], metric: str, at: Moment | At) -> Grid:
+def build_grid(runs: Sequence[Run], metric: str, at: Statistic | At) -> Grid:
     """Arrange runs: one row a label, or several when its runs differ in more than the seed."""
-    grid = Grid(metric, as_moment(at), sorted({run.column for run in runs}, key=_column_order))
+    grid = Grid(metric, as_statistic(at), sorted({run.column for run in runs}, key=_column_order))
     for name in sorted({run.label for run in runs}, key=taxonomy_order):
         _add_rows(grid, name, [run for run in runs if run.label == name])
     return grid
@@ -123,21 +124,21 @@ def _add_rows(grid: Grid, name: str, runs: Sequence[Run]) -> None:
             label = labels.of[setting]
             while label in grid.rows:  # another name that reads like this one with its values
                 label += "'"
-            rows.setdefault(label, {})[column] = make_cell(mine, grid.metric, grid.at)
+            rows.setdefault(label, {})[column] = make_cell(mine, grid.metric, grid.statistic)
     grid.rows |= dict(sorted(rows.items(), key=lambda item: natural(item[0])))
     grid.named |= set(labels.keys)
     if labels.base:
         grid.bases[name] = labels.base
 
 
-def make_cell(runs: Sequence[Run], metric: str, at: Moment | At) -> Cell:
+def make_cell(runs: Sequence[Run], metric: str, at: Statistic | At) -> Cell:
     """Collect one figure a seed from runs of one setting; a seed that ran twice counts once."""
     values: list[float] = []
     counted: list[Run] = []
     missed: list[Run] = []
     left_out: list[tuple[Run, str]] = []
     for run in runs:
-        value, reason, failed = as_moment(at).figure(run, metric)
+        value, reason, failed = as_statistic(at).read(run, metric)
         if value is None and not failed:
             left_out.append((run, reason))
         elif any(other.seed == run.seed for other in counted + missed):
@@ -168,3 +169,59 @@ def _column_order(column: Column) -> tuple[str, float, str]:
     data, split = column
     alpha = re.search(r"alpha=(\S+)", split)
     return data, -float(alpha[1]) if alpha else float("-inf"), split
+
+
+NOTHING = "–"
+
+
+def number(grid: Grid, column: Column, value: float) -> str:
+    """Write an accuracy in percent, anything else as the column's other numbers."""
+    return f"{100 * value if grid.in_percent else value:{grid.formats[column]}}"
+
+
+def count(cell: Cell) -> str:
+    """Write on how many runs a cell stands: `3`, or `2 of 3` where a run never reached the target."""
+    total = cell.n + len(cell.missed)
+    return f"{cell.n} of {total}" if cell.missed else str(cell.n)
+
+
+def marks(cell: Cell) -> str:
+    """Write what is not as it should be: ` [1 diverged, 1 resumed]`."""
+    states = [run.state for run, _ in cell.left_out]
+    counted = [run.state for run in cell.runs]
+    found = {
+        "diverged": states.count("diverged") + counted.count("diverged"),
+        "unfinished": states.count("unfinished") + counted.count("unfinished"),
+        "resumed": sum(bool(run.resumed_after) for run in cell.runs),
+    }
+    parts = [f"{number} {state}" for state, number in found.items() if number]
+    return f" [{', '.join(parts)}]" if parts else ""
+
+
+def title(grid: Grid) -> str:
+    """Say what the numbers are."""
+    unit = ", in percent" if grid.in_percent else ""
+    return f"{grid.statistic.title(grid.metric)}{unit}: mean ± sample std over seeds (n)"
+
+
+def column_head(column: Column) -> str:
+    """Write a column's head: `digits alpha=0.1`."""
+    return " ".join(part for part in column if part)
+
+
+def best_cells(grid: Grid) -> set[tuple[str, Column]]:
+    """Return (row, column) of the best mean of each column, which cells that read the same share.
+
+    Where a cost to reach a target is shown, only rows whose every run reached it can be best.
+    """
+    if grid.mode is None:
+        return set()
+    pick = max if grid.mode == "max" else min
+    best: set[tuple[str, Column]] = set()
+    for column in grid.columns:
+        cells = {label: row[column] for label, row in grid.rows.items() if column in row}
+        means = {label: cell.mean for label, cell in cells.items() if cell.mean is not None and not cell.missed}
+        if means:
+            top = number(grid, column, pick(means.values()))
+            best |= {(label, column) for label, mean in means.items() if number(grid, column, mean) == top}
+    return best

@@ -7,8 +7,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fedpm_lightning.report.heterogeneity import client_heterogeneity, heterogeneity_of
-from fedpm_lightning.report.looks import STYLE
+from fedpm_lightning.report.partitions.heterogeneity import client_heterogeneity, heterogeneity_of
+from fedpm_lightning.report.plots.style import STYLE
 
 Kind: TypeAlias = Literal["heatmap", "bubbles", "bars", "distributions"]
 _MOST_CLIENTS, _MOST_CLASSES, _MOST_COLOURS = 100, 30, 20  # above these no client or class can be made out

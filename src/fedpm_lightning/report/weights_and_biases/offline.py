@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.report.run import RunError
-from fedpm_lightning.report.wandb_record import WandbRecord
+from fedpm_lightning.report.weights_and_biases.record import WandbRecord
 
 _BLOCK, _HEADER, _PREFIX = 32768, 7, b":W&B"
 _WHOLE, _LAST = 1, 4

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedpm_lightning.report.cells import Cell, Column, make_cell, taxonomy_order
-from fedpm_lightning.report.curves import legend_labels, mean_std
-from fedpm_lightning.report.figure import draw_panels
-from fedpm_lightning.report.labels import label_settings
-from fedpm_lightning.report.looks import metric_name, panel_title, styles
 from fedpm_lightning.report.metrics import is_share
-from fedpm_lightning.report.moment import Moment
-from fedpm_lightning.report.runs import Run
+from fedpm_lightning.report.plots.curves import legend_labels, mean_std
+from fedpm_lightning.report.plots.figure import draw_panels
+from fedpm_lightning.report.plots.style import metric_name, panel_title, styles
+from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.setting import Setting
+from fedpm_lightning.report.tables.grid import Cell, Column, make_cell, taxonomy_order
+from fedpm_lightning.report.tables.row_labels import label_settings
+from fedpm_lightning.report.tables.statistic import Statistic
 
 _VARIED = {"rounds", "model.local_epochs"}
 
@@ -30,7 +30,7 @@ Lines = dict[str, dict[int, Cell]]
 """Row label -> local epochs of a round -> the runs."""
 
 
-def ablations(runs: Sequence[Run], metric: str, at: Moment) -> dict[Panel, Lines]:
+def ablations(runs: Sequence[Run], metric: str, at: Statistic) -> dict[Panel, Lines]:
     """Find the ablations among runs: methods that ran with at least two numbers of local epochs at the same total.
 
     Runs of one point differ in nothing but the seed, those of one line in nothing but rounds and local epochs.
@@ -51,7 +51,7 @@ def ablations(runs: Sequence[Run], metric: str, at: Moment) -> dict[Panel, Lines
     return dict(sorted(found.items()))
 
 
-def _lines(names: dict[str, dict[Setting, dict[int, list[Run]]]], metric: str, at: Moment) -> Lines:
+def _lines(names: dict[str, dict[Setting, dict[int, list[Run]]]], metric: str, at: Statistic) -> Lines:
     lines: Lines = {}
     for name in sorted(names, key=taxonomy_order):
         varied = {rest: points for rest, points in names[name].items() if len(points) > 1}
@@ -62,7 +62,7 @@ def _lines(names: dict[str, dict[Setting, dict[int, list[Run]]]], metric: str, a
     return {label: cells for label, cells in lines.items() if cells}
 
 
-def draw_ablations(runs: Sequence[Run], metric: str, at: Moment, folder: Path) -> list[Path]:
+def draw_ablations(runs: Sequence[Run], metric: str, at: Statistic, folder: Path) -> list[Path]:
     """Write the ablations as PDF and PNG, one panel a data set, split and total; nothing where there is none.
 
     Raises:

@@ -1,4 +1,4 @@
-"""How figures look: a fixed colour and marker for each method, names of axes, one style for all.
+"""How plots and pages look: a fixed colour and marker for each method, names of axes, one style for all.
 
 The colours are Okabe and Ito's and Paul Tol's muted ones, told apart by readers with any colour vision; the marker says
 it again without colour. A method looks the same in every figure, whatever else is drawn.
@@ -10,9 +10,9 @@ import zlib
 from typing import Any
 
 from fedpm_lightning.methods import METHODS
-from fedpm_lightning.report.cells import TAXONOMY, Column, taxonomy_order
 from fedpm_lightning.report.metrics import is_share, known
-from fedpm_lightning.report.moment import Axis
+from fedpm_lightning.report.tables.grid import TAXONOMY, Column, taxonomy_order
+from fedpm_lightning.report.tables.statistic import Axis
 
 LOOKS = {entry.label: (entry.colour, entry.marker) for entry in METHODS}
 """Method -> colour, marker."""
@@ -131,3 +131,39 @@ def load_pyplot() -> Any:
     import matplotlib.pyplot as pyplot
 
     return pyplot
+
+
+# Okabe and Ito's colours, and the same hues with enough contrast on a dark ground.
+_ON_DARK = {
+    "#0072B2": "#4C9FE0", "#D55E00": "#F28445", "#009E73": "#2CC79C", "#CC79A7": "#E59CC6",
+    "#E69F00": "#F5B93A", "#56B4E9": "#8FD3FA", "#000000": "#F2F2F2",
+}  # fmt: skip
+_PLOTLY_MARKERS = {
+    "o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond", "P": "cross",
+    "*": "star", "X": "x", "<": "triangle-left", ">": "triangle-right", "p": "pentagon", "h": "hexagon",
+    "d": "diamond-tall",
+}  # fmt: skip
+_PLOTLY_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+
+
+def web_style(label: str, variant: int) -> dict[str, Any]:
+    """Return colour (light and dark), marker and dash of a row; a variant's marker is hollow.
+
+    Args:
+        label: The row's label, which begins with a method's name.
+        variant: How many other labels of the method come before this one.
+    """
+    fixed = style(label, 0)
+    colour, marker = str(fixed["color"]), _PLOTLY_MARKERS.get(str(fixed["marker"]), "circle")
+    return {
+        "light": shade(colour, variant),
+        "dark": shade(_ON_DARK.get(colour, colour), variant, on_dark=True),
+        "marker": f"{marker}-open" if variant else marker,
+        "dash": _PLOTLY_DASHES[variant % len(_PLOTLY_DASHES)],
+    }
+
+
+def method_of(label: str) -> str:
+    """Return the method that a label begins with, in the spelling of the taxonomy; an unknown label is its own."""
+    place, _ = taxonomy_order(label)
+    return TAXONOMY[place] if place < len(TAXONOMY) else label

@@ -1,4 +1,4 @@
-"""How a run that has just ended stands against the other runs beside it."""
+"""What is printed when a round and when a run ends: figures in a line, a small table, the place among other runs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from fedpm_lightning.report.history import History, Monitor, monitor_from
-from fedpm_lightning.report.recap import figure_text
+from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
 from fedpm_lightning.report.run import Run, RunError, read_summary
-from fedpm_lightning.report.wording import column_head
+from fedpm_lightning.report.tables.grid import column_head
+from fedpm_lightning.report.units import human_bytes, human_seconds
 
 _PATIENCE_S = 2.0  # a folder of thousands on a slow disk must not hold up the end of a run
 
@@ -108,3 +108,56 @@ def _same_setting(me: Sibling, others: list[Sibling], monitor: Monitor) -> list[
     mean, std = statistics.fmean(seeds.values()), statistics.stdev(seeds.values())
     spread = f"{figure_text(monitor.key, mean)} ± {figure_text(monitor.key, std)}"
     return [f"  {len(seeds)} seeds of this setting: {spread}"]
+
+
+_SHOWN = {"val/acc": "val/acc", "test/acc": "test/acc", "opt/gap": "gap"}
+
+
+def figures(row: Row) -> list[str]:
+    """Return what a round's line shows: accuracies or the gap, the training loss, the seconds."""
+    shown = [f"{name} {figure_text(key, row[key])}" for key, name in _SHOWN.items() if key in row]
+    # A round that was not evaluated still has its training loss; an initial evaluation has only the others.
+    loss = next((row[key] for key in ("train/loss", "val/loss", "test/loss") if key in row), None)
+    if loss is not None:
+        shown.append(f"loss {loss:.4g}")
+    if "time/round_s" in row:
+        shown.append(f"{row['time/round_s']:.1f} s")
+    return shown
+
+
+def recap_table(history: History) -> str:
+    """Lay out initial, best and final figures, with the bytes and seconds of the whole run."""
+    best, final = history.best, history.final
+    monitor = history.monitor.key if history.monitor else ""
+    head = ["", "initial", f"best {monitor}".strip(), "final"]
+    lines = [head, ["round", "0", _round(best), _round(final)]]
+    for key in ("val/acc", "test/acc", "opt/gap", "val/loss", "test/loss", "train/loss"):
+        if any(key in row for row in (history.initial, best, final)):
+            lines.append([key, *(_entry(key, row) for row in (history.initial, best, final))])
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    table = ["  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
+    return "\n".join([*table, *_costs(final)])
+
+
+def _costs(final: Row) -> list[str]:
+    parts: list[str] = []
+    if "comm/up_bytes" in final:
+        parts.append(f"up {human_bytes(final['comm/up_bytes'])}")
+    if "comm/down_bytes" in final:
+        parts.append(f"down {human_bytes(final['comm/down_bytes'])}")
+    if "time/total_s" in final:
+        parts.append(human_seconds(final["time/total_s"]))
+    return ["  ".join(parts)] if parts else []
+
+
+def _entry(key: str, row: Row) -> str:
+    return figure_text(key, row[key]) if key in row else "–"
+
+
+def figure_text(key: str, value: float) -> str:
+    """Write accuracies with four decimals, so that columns of lines align; other figures with four digits."""
+    return f"{value:.4f}" if key.endswith("/acc") else f"{value:.4g}"
+
+
+def _round(row: Row) -> str:
+    return str(int(row["round"])) if row else "–"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedpm_lightning.report.looks import STYLE, load_pyplot
+from fedpm_lightning.report.plots.style import STYLE, load_pyplot
 
 _WIDTH, _HEIGHT, _MOST_IN_ROW = 2.9, 2.3, 3
 _LINE, _LETTER, _HANDLE = 0.165, 0.066, 0.62  # inches: a legend's line, a letter at 8 points, a handle with its gaps

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from fedpm_lightning.report.cells import Column, Grid
-from fedpm_lightning.report.notes import note_lines
-from fedpm_lightning.report.wording import best_cells, count, marks, number, title
+from fedpm_lightning.report.tables.grid import Column, Grid, best_cells, count, marks, number, title
+from fedpm_lightning.report.tables.notes import note_lines
 
 _ESCAPES = {
     "\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
@@ -32,7 +31,7 @@ def latex_table(grid: Grid) -> str:
         r"\begin{table}",
         r"\centering",
         rf"\caption{{{escape(title(grid))}.}}",
-        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', f'{grid.metric} {grid.at.name}'.lower()).strip('-')}}}",
+        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', f'{grid.metric} {grid.statistic.name}'.lower()).strip('-')}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
         *_heads(grid),

@@ -1,6 +1,6 @@
-"""At which moment of a run a figure is read: final, best, within a budget, on reaching a target.
+"""Which number of a run a table shows: its final or best figure, one within a budget, or the cost of reaching a target.
 
-Each has a `figure`: the number of one run, or the reason why there is none.
+Each statistic reads one run: the number, or the reason why there is none.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.metrics import known
-from fedpm_lightning.report.recap import human_bytes, human_seconds
 from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.units import human_bytes, human_seconds
 
 Axis: TypeAlias = Literal["rounds", "megabytes", "seconds"]
 Budget: TypeAlias = Literal["round", "bytes", "seconds"]
@@ -22,7 +22,7 @@ SCALE_OF: dict[Axis, float] = {"rounds": 1.0, "megabytes": 1e-6, "seconds": 1.0}
 _SPENT: dict[Budget, str] = {"round": "round", "bytes": "comm/up_bytes", "seconds": "time/total_s"}
 
 
-class Figure(NamedTuple):
+class Value(NamedTuple):
     """One run's number, or why it has none.
 
     Attributes:
@@ -36,7 +36,7 @@ class Figure(NamedTuple):
     missed: bool = False
 
 
-class Moment(Protocol):
+class Statistic(Protocol):
     """A way to read one number of a run."""
 
     @property
@@ -48,13 +48,13 @@ class Moment(Protocol):
         """Say what the number is, without its unit."""
         ...
 
-    def figure(self, run: Run, metric: str) -> Figure:
+    def read(self, run: Run, metric: str) -> Value:
         """Read it."""
         ...
 
 
 @dataclass(frozen=True)
-class Landmark:
+class FinalOrBest:
     """The last round, or the best one by the run's own monitor; only finished runs have them."""
 
     name: Literal["final", "best"]
@@ -63,15 +63,15 @@ class Landmark:
         """Say what the number is."""
         return f"{metric} at the {'final round' if self.name == 'final' else 'best round by the run’s monitor'}"
 
-    def figure(self, run: Run, metric: str) -> Figure:
+    def read(self, run: Run, metric: str) -> Value:
         """Read it."""
         if run.state != "finished":
-            return Figure(None, _state(run))
+            return Value(None, _state(run))
         return _finite(run.history.value(metric, self.name), metric)
 
 
 @dataclass(frozen=True)
-class Within:
+class WithinBudget:
     """The last figure measured within a budget that the run has used up; so a run that still goes on may have one.
 
     Args:
@@ -91,17 +91,17 @@ class Within:
         """Say what the number is."""
         return f"{metric} {'at' if self.budget == 'round' else 'within'} {self.name}"
 
-    def figure(self, run: Run, metric: str) -> Figure:
+    def read(self, run: Run, metric: str) -> Value:
         """Read it."""
         if run.state == "diverged":
-            return Figure(None, _state(run))
+            return Value(None, _state(run))
         column = _SPENT[self.budget]
         spent = [row[column] for row in run.history.rows if column in row]
         if not spent or max(spent) < self.limit:
-            return Figure(None, self._short(run, max(spent, default=0.0)))
+            return Value(None, self._short(run, max(spent, default=0.0)))
         inside = [row for row in run.history.rows if column in row and row[column] <= self.limit and metric in row]
         if not inside:
-            return Figure(None, self._over(run, metric, min(spent)))
+            return Value(None, self._over(run, metric, min(spent)))
         return _finite(inside[-1][metric], metric)
 
     def _over(self, run: Run, metric: str, first: float) -> str:
@@ -118,7 +118,7 @@ class Within:
 
 
 @dataclass(frozen=True)
-class Reach:
+class CostToReach:
     """What it cost to reach a target for the first time.
 
     Args:
@@ -140,25 +140,25 @@ class Reach:
         unit = "uplink megabytes" if self.cost == "megabytes" else self.cost
         return f"{unit} to reach {metric} {sign} {self.target:g}"
 
-    def figure(self, run: Run, metric: str) -> Figure:
+    def read(self, run: Run, metric: str) -> Value:
         """Read it; a run that ended (or diverged) before the target missed it, one that goes on has yet to show."""
         row = first_reaching(run.history, metric, self.target)
         if row is not None:
             value = row.get(COLUMN_OF[self.cost])
             missing = f"{COLUMN_OF[self.cost]} was not measured"
-            return Figure(None, missing) if value is None else Figure(value * SCALE_OF[self.cost])
+            return Value(None, missing) if value is None else Value(value * SCALE_OF[self.cost])
         if not any(metric in row for row in run.history.rows):
-            return Figure(None, _state(run) if run.state != "finished" else f"{metric} was not measured")
+            return Value(None, _state(run) if run.state != "finished" else f"{metric} was not measured")
         if run.state == "unfinished":
-            return Figure(None, _state(run))
-        return Figure(None, f"{'diverged' if run.state == 'diverged' else 'ended'} without reaching it", missed=True)
+            return Value(None, _state(run))
+        return Value(None, f"{'diverged' if run.state == 'diverged' else 'ended'} without reaching it", missed=True)
 
 
-FINAL, BEST = Landmark("final"), Landmark("best")
+FINAL, BEST = FinalOrBest("final"), FinalOrBest("best")
 
 
-def as_moment(at: Moment | Literal["final", "best"]) -> Moment:
-    """Return the moment of that name, or the moment itself."""
+def as_statistic(at: Statistic | Literal["final", "best"]) -> Statistic:
+    """Return the statistic of that name, or the statistic itself."""
     return {"final": FINAL, "best": BEST}[at] if isinstance(at, str) else at
 
 
@@ -172,10 +172,10 @@ def first_reaching(history: History, metric: str, target: float) -> Row | None:
     return None
 
 
-def _finite(value: float | None, metric: str) -> Figure:
+def _finite(value: float | None, metric: str) -> Value:
     if value is None:
-        return Figure(None, f"{metric} was not measured")
-    return Figure(value) if math.isfinite(value) else Figure(None, f"{metric} is {value}")
+        return Value(None, f"{metric} was not measured")
+    return Value(value) if math.isfinite(value) else Value(None, f"{metric} is {value}")
 
 
 def _state(run: Run) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fedpm_lightning.report.cells import Cell, Column, Grid
-from fedpm_lightning.report.labels import short_key, short_value
 from fedpm_lightning.report.run import Run
-from fedpm_lightning.report.significance import significance_lines
-from fedpm_lightning.report.wording import column_head
+from fedpm_lightning.report.tables.grid import Cell, Column, Grid, column_head
+from fedpm_lightning.report.tables.row_labels import short_key, short_value
+from fedpm_lightning.report.tables.significance import significance_lines
 
 # What has to be equal for a column to compare methods and nothing else.
 _TASK = ("data.", "rounds", "model.net", "model.local_", "model.l2", "model.loss", "model.lr_schedule", "fedpm")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from fedpm_lightning.report.looks import AXIS_NAMES
 from fedpm_lightning.report.metrics import known
-from fedpm_lightning.report.moment import COLUMN_OF, Axis
+from fedpm_lightning.report.plots.style import AXIS_NAMES
+from fedpm_lightning.report.tables.statistic import COLUMN_OF, Axis
 
 AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
 _AGAINST: dict[Axis, str] = {"rounds": "rounds", "megabytes": "megabytes sent up", "seconds": "seconds"}

@@ -1,4 +1,4 @@
-"""The verb `fedpm compare`: tables and curves over the runs below some folders. It never waits for torch."""
+"""The command `fedpm compare`: tables and curves over the runs below some folders. It never waits for torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from fedpm_lightning.report.ablation import draw_ablations
-from fedpm_lightning.report.cells import Grid, build_grid
-from fedpm_lightning.report.curves import draw
 from fedpm_lightning.report.metrics import default_metric, is_share, known
 from fedpm_lightning.report.metrics_csv import write_atomically
-from fedpm_lightning.report.moment import BEST, COLUMN_OF, FINAL, Axis, Moment, Reach, Within
-from fedpm_lightning.report.runs import Run, RunError, find_runs
-from fedpm_lightning.report.table import FORMATS, Format, render
+from fedpm_lightning.report.plots.ablation import draw_ablations
+from fedpm_lightning.report.plots.curves import draw
+from fedpm_lightning.report.run import Run, RunError
+from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.tables.grid import Grid, build_grid
+from fedpm_lightning.report.tables.render import FORMATS, Format, render
+from fedpm_lightning.report.tables.statistic import BEST, COLUMN_OF, FINAL, Axis, CostToReach, Statistic, WithinBudget
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
 
 AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
@@ -23,7 +24,7 @@ _FORMAT_OF: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "cs
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the verb's command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="fedpm compare",
         allow_abbrev=False,
@@ -38,7 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     metric = "a column of metrics.csv (test/acc; where no run has it, opt/gap, else a validation figure or a loss)"
     parser.add_argument("--metric", help=metric)
-    _add_moments(parser.add_argument_group("at which moment (one of)"))
+    _add_statistics(parser.add_argument_group("which number of a run (one of)"))
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else terminal")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there: .md, .tex, .csv, .txt")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw accuracy and loss, as PDF and PNG")
@@ -46,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_moments(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  # no public name
+def _add_statistics(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  # no public name
     one = group.add_mutually_exclusive_group()
     best = "at the last round, or at the best one by the run's own monitor (final)"
     one.add_argument("--at", choices=("final", "best"), default="final", help=best)
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         form = choose_format(args.format, args.output)
         runs = find_runs(args.paths)
         args.metric = choose_metric(args.metric, runs)
-        grids = [build_grid(runs, args.metric, moment) for moment in moments(args)]
+        grids = [build_grid(runs, args.metric, statistic) for statistic in statistics_asked(args)]
         put(render(grids, form), args.output)
         if args.plots:
             for file in draw_all(runs, grids[0], args.plots, (args.x,) if args.x else AXES):
@@ -82,8 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def moments(args: argparse.Namespace) -> list[Moment]:
-    """Return the moments that were asked for: one, or the target's three costs.
+def statistics_asked(args: argparse.Namespace) -> list[Statistic]:
+    """Return the statistics that were asked for: one, or the target's three costs.
 
     Raises:
         RunError: If the target of an accuracy is above 1, or the metric has no direction in which to reach one.
@@ -94,13 +95,13 @@ def moments(args: argparse.Namespace) -> list[Moment]:
         if is_share(args.metric) and args.reach > 1:
             share = f"{args.reach / 100:g}"
             raise RunError(f"{args.metric} is a share of 1 and never reaches {args.reach:g}; --reach {share} is meant?")
-        return [Reach(args.reach, axis) for axis in ((args.x,) if args.x else AXES)]
+        return [CostToReach(args.reach, axis) for axis in ((args.x,) if args.x else AXES)]
     if args.at_round is not None:
-        return [Within("round", args.at_round)]
+        return [WithinBudget("round", args.at_round)]
     if args.at_bytes is not None:
-        return [Within("bytes", args.at_bytes)]
+        return [WithinBudget("bytes", args.at_bytes)]
     if args.at_seconds is not None:
-        return [Within("seconds", args.at_seconds)]
+        return [WithinBudget("seconds", args.at_seconds)]
     return [FINAL if args.at == "final" else BEST]
 
 
@@ -130,11 +131,11 @@ def put(text: str, output: Path | None) -> None:
 def draw_all(runs: Sequence[Run], grid: Grid, folder: Path, axes: Sequence[Axis]) -> list[Path]:
     """Draw the metric and its loss (or accuracy) against each axis, and the local-epoch ablation if there is one."""
     measured = set[str]().union(*(run.history.keys() for run in runs))
-    moment = FINAL if isinstance(grid.at, Reach) else grid.at
-    final = grid if moment is grid.at else build_grid(runs, grid.metric, moment)
+    statistic = FINAL if isinstance(grid.statistic, CostToReach) else grid.statistic
+    final = grid if statistic is grid.statistic else build_grid(runs, grid.metric, statistic)
     metrics = [metric for metric in (grid.metric, _sibling(grid.metric)) if metric in measured]
     files = [file for metric in metrics for axis in axes for file in draw(final, axis, folder, metric)]
-    return files + draw_ablations(runs, grid.metric, moment, folder)
+    return files + draw_ablations(runs, grid.metric, statistic, folder)
 
 
 def _sibling(metric: str) -> str:

@@ -10,10 +10,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from fedpm_lightning.report.looks import panel_title, style
-from fedpm_lightning.report.moment import COLUMN_OF, SCALE_OF
-from fedpm_lightning.report.panels import Bar, Curve, Section, sections_for
-from fedpm_lightning.report.wandb_scope import Scope, any_of
+from fedpm_lightning.report.plots.style import panel_title, style
+from fedpm_lightning.report.tables.statistic import COLUMN_OF, SCALE_OF
+from fedpm_lightning.report.weights_and_biases.panels import Bar, Curve, Section, sections_for
+from fedpm_lightning.report.weights_and_biases.scope import Scope, any_of
 
 TABLE = ("summary:final/test/acc", "summary:best/test/acc", "summary:final/test/loss", "tags:__ALL__")
 """Columns of the table of runs, beside the name of the setting."""

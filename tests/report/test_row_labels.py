@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedpm_lightning.report.cells import build_grid
-from fedpm_lightning.report.labels import label_settings, natural, short_key, short_value
-from fedpm_lightning.report.notes import base_lines, unlike_lines
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.setting import differing_keys, setting_of
+from fedpm_lightning.report.tables.grid import build_grid
+from fedpm_lightning.report.tables.notes import base_lines, unlike_lines
+from fedpm_lightning.report.tables.row_labels import label_settings, natural, short_key, short_value
 
 PACKAGE = "fedpm_lightning"
 

@@ -9,11 +9,21 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.cells import Cell, Column, Grid
-from fedpm_lightning.report.latex import latex_table
-from fedpm_lightning.report.notes import left_out_lines, note_lines
-from fedpm_lightning.report.significance import Comparison, compare_column
-from fedpm_lightning.report.wording import NOTHING, best_cells, column_head, count, marks, number, title
+from fedpm_lightning.report.tables.grid import (
+    NOTHING,
+    Cell,
+    Column,
+    Grid,
+    best_cells,
+    column_head,
+    count,
+    marks,
+    number,
+    title,
+)
+from fedpm_lightning.report.tables.latex import latex_table
+from fedpm_lightning.report.tables.notes import left_out_lines, note_lines
+from fedpm_lightning.report.tables.significance import Comparison, compare_column
 
 __all__ = ["FORMATS", "Format", "best_cells", "cell_text", "left_out_lines", "render", "title"]
 
@@ -112,7 +122,7 @@ def _csv(grids: Sequence[Grid]) -> str:
             tests = {one.rival: one for one in compare_column(grid, column)}
             for label, row in grid.rows.items():
                 if column in row:
-                    told = [label, *column, grid.metric, grid.at.name]
+                    told = [label, *column, grid.metric, grid.statistic.name]
                     test = _test_fields(tests.get(label))
                     fields = [*_csv_fields(row[column]), len(row[column].missed), int((label, column) in best), *test]
                     writer.writerow([*told, *fields, _resumed(row[column])])

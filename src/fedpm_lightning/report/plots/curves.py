@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from fedpm_lightning.report.cells import Cell, Grid
-from fedpm_lightning.report.figure import draw_panels
-from fedpm_lightning.report.looks import AXIS_NAMES, metric_name, panel_title, style, styles
 from fedpm_lightning.report.metrics import is_share, known
-from fedpm_lightning.report.moment import COLUMN_OF, SCALE_OF, Axis
+from fedpm_lightning.report.plots.figure import draw_panels
+from fedpm_lightning.report.plots.style import AXIS_NAMES, metric_name, panel_title, style, styles
+from fedpm_lightning.report.tables.grid import Cell, Grid
+from fedpm_lightning.report.tables.statistic import COLUMN_OF, SCALE_OF, Axis
 
 __all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "seeds_text", "style"]
 

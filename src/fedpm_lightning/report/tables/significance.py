@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from fedpm_lightning.report.cells import Cell, Column, Grid
-from fedpm_lightning.report.moment import Reach
-from fedpm_lightning.report.wording import column_head, number
+from fedpm_lightning.report.tables.grid import Cell, Column, Grid, column_head, number
+from fedpm_lightning.report.tables.statistic import CostToReach
 
 LEAST_T, LEAST_WILCOXON = 5, 6
 """Fewest pairs of a paired t test; and of Wilcoxon's signed-rank test, whose p cannot fall below 0.05 with fewer."""
@@ -55,7 +54,7 @@ def compare_column(grid: Grid, column: Column) -> list[Comparison]:
     cells = {label: row[column] for label, row in grid.rows.items() if column in row and row[column].values}
     if len(cells) < 2 or grid.mode is None:
         return []
-    if isinstance(grid.at, Reach):  # who never got there has no cost: the pairs would be chosen
+    if isinstance(grid.statistic, CostToReach):  # who never got there has no cost: the pairs would be chosen
         return []
     pick = max if grid.mode == "max" else min
     best = pick(cells, key=lambda label: cast(float, cells[label].mean))

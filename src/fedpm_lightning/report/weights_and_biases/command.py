@@ -1,4 +1,4 @@
-"""The verb `fedpm report`: the comparison as a W&B report or workspace, written by code instead of by hand."""
+"""The command `fedpm report`: the comparison as a W&B report or workspace, written by code instead of by hand."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedpm_lightning.report.runs import RunError, find_runs
-from fedpm_lightning.report.wandb_report import build_report, build_workspace, spec_of
-from fedpm_lightning.report.wandb_scope import Scope, scope_of, scope_of_project
+from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.weights_and_biases.pages import build_report, build_workspace, spec_of
+from fedpm_lightning.report.weights_and_biases.scope import Scope, scope_of, scope_of_project
 
 _LONGEST = 128  # of a title that W&B takes
 _OFFLINE = {"offline", "dryrun", "disabled"}
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the verb's command line."""
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog="fedpm report",
         allow_abbrev=False,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Any
 
-from fedpm_lightning.report.cells import Column
-from fedpm_lightning.report.labels import natural
-from fedpm_lightning.report.runs import Run, RunError
-from fedpm_lightning.report.tags import column_tags, group_name
-from fedpm_lightning.report.wandb_record import WandbRecord, to_run
+from fedpm_lightning.report.run import Run, RunError
+from fedpm_lightning.report.tables.grid import Column
+from fedpm_lightning.report.tables.row_labels import natural
+from fedpm_lightning.report.weights_and_biases.record import WandbRecord, to_run
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def scope_of_project(project: str) -> Scope:
     Raises:
         RunError: If W&B does not answer, or no run of this tool is there.
     """
-    from fedpm_lightning.report.wandb_project import read_project
+    from fedpm_lightning.report.weights_and_biases.record import read_project
 
     return scope_of_records(read_project(project, rows=False))
 
@@ -97,3 +98,36 @@ def _methods(runs: Sequence[Run]) -> dict[str, str]:
 def any_of(scope: Scope) -> list[list[str]]:
     """Return lists of tags of which a run carries one each: any of the data sets, any of the splits."""
     return [list(dict.fromkeys(tags)) for tags in zip(*scope.columns.values(), strict=False)]
+
+
+_LONGEST = 64  # the service rejects a longer tag
+
+
+def column_tags(facts: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the tags that name a column of the tables: the data set, and alpha or else the kind of split.
+
+    Args:
+        facts: A run's facts or its summary, with `data`, `alpha` and `partition`.
+    """
+    alpha = facts.get("alpha")
+    # A server may hand 1.0 back as 1.
+    alpha = float(alpha) if isinstance(alpha, int) else alpha
+    names = [facts.get("data"), facts.get("partition") if alpha is None else f"alpha={alpha}"]
+    return tuple(short_tag(name) for name in names if name)
+
+
+def short_tag(name: object) -> str:
+    """Return a name as a tag, cut to what the service takes."""
+    return str(name)[:_LONGEST]
+
+
+def group_name(run: Run) -> str:
+    """Return the W&B group: method, data and split to read, and the hash of the setting that `compare` averages."""
+    digest = hashlib.sha256(repr(run.setting).encode()).hexdigest()[:8]
+    data: Mapping[str, Any] = run.config.get("data") or {}
+    partition: Mapping[str, Any] = data.get("partition") or {}
+    alpha = (partition.get("init_args") or partition).get("alpha")
+    split = (
+        f"alpha={alpha:g}" if isinstance(alpha, int | float) else str(partition.get("class_path", "")).split(".")[-1]
+    )
+    return " ".join(part for part in (run.label, str(data.get("name", "")), split, digest) if part)

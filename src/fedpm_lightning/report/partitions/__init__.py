@@ -1,0 +1,1 @@
+"""Who holds which classes: the figures of a partition, its pictures, and its table in the terminal."""
