@@ -6,13 +6,14 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData
+from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData, Natural
 from fedpm_lightning.data.sources.custom import array_set, checked
 
 X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
@@ -37,6 +38,11 @@ class Pictures(TensorDataset):
     def __getitem__(self, index):
         image, target = super().__getitem__(index)
         return image.float() / 2, int(target)
+
+
+def by_client():
+    """Clients of 20, 20 and 10 samples, by name."""
+    return replace(array_set((X, Y), "here"), groups=torch.tensor([7, 7, 3, 3, 9]).repeat_interleave(10))
 
 
 def broken():
@@ -83,6 +89,11 @@ def test_images_of_any_layout_are_normalised(images):
     assert torch.equal(found.x_train[:, 0], torch.from_numpy(IMAGES[..., 0]))
 
 
+def test_pairs_are_parts():
+    found = array_set(((X, Y), (X[:7], Y[:7])), "here")
+    assert torch.equal(found.x_test, torch.from_numpy(X[:7])) and len(found.y_train) == 50
+
+
 def test_a_set_that_says_everything_stays_as_it_is():
     whole = ArraySet(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), torch.zeros(0, 2), torch.zeros(0).long(), 2)
     assert array_set(whole, "here") is whole
@@ -101,6 +112,7 @@ def test_a_set_that_says_everything_stays_as_it_is():
         ((X, Y, X[:, :3], Y), "expected samples of one shape"),
         ((np.where(X[7, 1] == X, np.nan, X), Y), "NaN or infinity in row 7"),
         ((X[:0], Y[:0]), "expected samples"),
+        (replace(array_set((X, Y), "here"), groups=torch.arange(3)), r"groups of shape \[3\].* 50 training samples"),
     ],
 )
 def test_what_is_wrong_is_said(result, match):
@@ -120,6 +132,11 @@ def test_what_is_wrong_is_said(result, match):
 def test_a_wrong_name_or_a_source_without_effect_is_refused_at_once(name, source, match):
     with pytest.raises(ValueError, match=match):
         FederatedData(name=name, source=source)
+
+
+def test_clients_that_a_set_names():
+    found = FederatedData(name="here.by_client", num_clients=3, partition=Natural(), val_fraction=0.1)
+    assert sum(found.partition_report.sizes) == 45 and min(found.partition_report.sizes) < 12
 
 
 def test_an_error_inside_names_its_kind():

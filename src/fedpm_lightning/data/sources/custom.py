@@ -1,8 +1,8 @@
 """A data set of one's own: `data.name` is the import path of a function or class that returns the data.
 
-It may return an `ArraySet`; arrays or tensors (x_train, y_train, x_test, y_test), or (x_train, y_train) alone; or one
-or two torch Datasets of (input, target). Arguments named `source` and `root` are given data.source and data.root; a
-callable with an argument `train`, as torchvision's classes have, is called for the training and for the test part.
+It may return an `ArraySet`; arrays or tensors (x_train, y_train, x_test, y_test), in pairs or not, or the first two
+alone; or one or two torch Datasets of (input, target). Arguments named `source` and `root` are given data.source and
+data.root; a callable with an argument `train`, as torchvision's classes have, is called for each of the two parts.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ def array_set(result: object, place: str) -> ArraySet:
     if isinstance(result, ArraySet):
         return result
     parts: list[Any] = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
-    if parts and all(isinstance(part, Dataset) for part in parts):
-        parts = [column for part in parts for column in stacked(part)]
+    if parts and all(isinstance(part, Dataset | tuple) for part in parts):
+        parts = [column for part in parts for column in (part if isinstance(part, tuple) else stacked(part))]
     if len(parts) not in (2, 4) or not all(hasattr(part, "__len__") for part in parts):
         raise BrokenDataError(
             f"{place}: expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), or one or two "
@@ -139,4 +139,9 @@ def checked(data: ArraySet, place: str) -> ArraySet:
     if not len(data.y_train) or data.x_train.shape[1:] != data.x_test.shape[1:]:
         shapes = f"{list(data.x_train.shape)} and {list(data.x_test.shape)}"
         raise BrokenDataError(f"{place}: training and test inputs {shapes}, expected samples of one shape")
+    if data.groups is not None and data.groups.shape != data.y_train.shape:
+        raise BrokenDataError(
+            f"{place}: groups of shape {list(data.groups.shape)}, expected a client id for each of the "
+            f"{len(data.y_train)} training samples"
+        )
     return replace(data, y_train=data.y_train.long(), y_test=data.y_test.long())
