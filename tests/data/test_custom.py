@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData, Natural
+from fedpm_lightning.data.prepare import prepare
 from fedpm_lightning.data.sources.custom import array_set, checked
 
 X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
@@ -137,6 +138,12 @@ def test_a_wrong_name_or_a_source_without_effect_is_refused_at_once(name, source
 def test_clients_that_a_set_names():
     found = FederatedData(name="here.by_client", num_clients=3, partition=Natural(), val_fraction=0.1)
     assert sum(found.partition_report.sizes) == 45 and min(found.partition_report.sizes) < 12
+
+
+def test_named_clients_count_for_the_natural_partition_only():
+    named, unnamed = by_client(), array_set((X, Y), "here")
+    one, other = (prepare(data, IID(), 5, seed=0, val_fraction=0.9) for data in (named, unnamed))
+    assert torch.equal(one.x_val, other.x_val) and one.report == other.report
 
 
 def test_an_error_inside_names_its_kind():

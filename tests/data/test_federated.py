@@ -153,6 +153,7 @@ def test_a_share_that_holds_nothing_out_is_refused():
 def test_images_have_the_precision_of_the_run_outside_of_its_steps_too(precision, dtype):
     data = digits()
     trainer = pl.Trainer(accelerator="cpu", precision=precision, logger=False, enable_checkpointing=False)
+    data.setup()  # as a script that looks at the data first
     trainer.datamodule = data
     data.trainer = trainer
     data.setup()

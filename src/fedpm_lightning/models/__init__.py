@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from fedpm_lightning.models.cnn import CNN
-from fedpm_lightning.models.logistic import Logistic
-from fedpm_lightning.models.mlp import MLP
+from fedpm_lightning.models.dense import MLP, Logistic
 from fedpm_lightning.models.resnet import BasicBlock, ResNet18
 
 __all__ = ["CNN", "MLP", "BasicBlock", "Logistic", "ResNet18"]
