@@ -8,11 +8,13 @@ import sys
 
 import pytest
 
+from fedpm_lightning.methods import METHODS
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.compare import main
-from fedpm_lightning.report.tables.grid import TAXONOMY, build_grid, number_format, taxonomy_order
+from fedpm_lightning.report.tables.grid import build_grid, number_format
 from fedpm_lightning.report.tables.render import best_cells, cell_text, render
 from fedpm_lightning.report.tables.significance import compare_column
+from fedpm_lightning.report.taxonomy import colour_and_marker, taxonomy_order
 
 COLUMN = ("digits", "alpha=0.1")
 
@@ -128,7 +130,14 @@ def test_rows_follow_the_taxonomy():
     labels = ["FedPM", "mine", "fedavgm lr=1", "Local Newton", "FedAvg (E=5)", "PSGD", "SCAFFOLD"]
     ordered = sorted(labels, key=taxonomy_order)
     assert ordered == ["PSGD", "FedAvg (E=5)", "fedavgm lr=1", "SCAFFOLD", "Local Newton", "FedPM", "mine"]
-    assert sorted(TAXONOMY, key=taxonomy_order) == list(TAXONOMY)
+    names = [entry.label for entry in METHODS]
+    assert sorted(names, key=taxonomy_order) == names
+
+
+def test_a_method_from_outside_has_a_look_of_its_own_name():
+    assert colour_and_marker("Mine (lr=1)") == colour_and_marker("Mine") == colour_and_marker("Mine")
+    known = {(entry.colour, entry.marker) for entry in METHODS}
+    assert not known & {colour_and_marker(f"Mine{number}") for number in range(300)}
 
 
 def test_csv_is_unrounded_and_names_its_runs(tmp_path, write_run):

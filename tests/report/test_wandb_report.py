@@ -10,8 +10,8 @@ import pytest
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity
-from fedpm_lightning.report.plots.style import LOOKS
 from fedpm_lightning.report.runs import find_runs
+from fedpm_lightning.report.taxonomy import colour_and_marker
 from fedpm_lightning.report.weights_and_biases.panels import SECTIONS, Bar, Curve, sections_for
 from fedpm_lightning.report.weights_and_biases.record import record_of
 from fedpm_lightning.report.weights_and_biases.scope import group_name, scope_of, scope_of_records
@@ -120,7 +120,9 @@ def test_a_method_has_its_colour_in_every_section(spec, runs):
     assert len(groups) == 4, "seeds share a group"
     for grid in grids(spec(runs)):
         name = grid["runSets"][0]["id"]
-        assert grid["customRunColors"] == {f"{name}-group:{group}": LOOKS[label][0] for group, label in groups.items()}
+        assert grid["customRunColors"] == {
+            f"{name}-group:{group}": colour_and_marker(label)[0] for group, label in groups.items()
+        }
 
 
 def test_diagnostics_are_shown_where_a_run_has_them(spec, runs, write_run):
@@ -155,7 +157,9 @@ def test_a_workspace_has_the_same_panels_over_one_run_set(spec, runs):
     mine = [(panel["viewType"], panel["config"]) for entry in sections for panel in entry["panels"]]
     report = [(panel["viewType"], panel["config"]) for panel in panels_of(spec(runs, "--alpha", 0.1))]
     assert mine == report
-    assert sorted(section["customRunColors"].values()) == sorted([LOOKS["FedAvg"][0], LOOKS["FedPM"][0]] * 2)
+    assert sorted(section["customRunColors"].values()) == sorted(
+        [colour_and_marker("FedAvg")[0], colour_and_marker("FedPM")[0]] * 2
+    )
 
 
 def test_without_folders_a_dry_run_asks_nobody(spec):

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedpm_lightning.sweep.folder import SweepFolder, metric_of
 from fedpm_lightning.sweep.live import LiveTable, time_left
 from fedpm_lightning.sweep.points import Point
-from fedpm_lightning.sweep.results import results_table, settings_of
+from fedpm_lightning.sweep.results import results_text
 from fedpm_lightning.sweep.runner import Progress
 from fedpm_lightning.sweep.sweep_file import Metric
 
@@ -42,7 +42,16 @@ def write(folder, point, value, state):
     (run / "metrics.csv").write_text(f"round,val/acc\n1,{value + 0.05}\n2,{value}\n")
     figures = {"final": {"round": 2, "val/acc": value}, "best": {"round": 1, "val/acc": value + 0.05}}
     flags = {"finished": state == "finished", "diverged": state == "diverged", "rounds": 2, "seconds": 4.0}
-    (run / "summary.json").write_text(json.dumps({**figures, **flags, "monitor": {"key": "val/acc", "mode": "max"}}))
+    seed, lr = point.params["seed_everything"], point.params["model.method.lr"]
+    config = {"rounds": 2, "model": {"method": {"class_path": "FedPM", "init_args": {"lr": lr}}}}
+    facts = {
+        "method": "FedPM",
+        "data": "toy",
+        "seed": seed,
+        "config": config,
+        "monitor": {"key": "val/acc", "mode": "max"},
+    }
+    (run / "summary.json").write_text(json.dumps({**figures, **flags, **facts}))
 
 
 def shown(what) -> str:
@@ -51,16 +60,23 @@ def shown(what) -> str:
     return console.file.getvalue()
 
 
-def test_settings_are_averaged_over_seeds_and_sorted(six):
-    first, second = settings_of(*six, ACC)
-    assert (first.params, first.values) == ({"model.method.lr": 1.0}, [0.9])
-    assert first.notes == ["unfinished", "new"] and second.notes == ["diverged"]
-    text = shown(results_table(*six, ACC))
-    assert "0.6000 ± 0.1414" in text and "1 unfinished, 1 new" in text and "1 diverged" in text
-    assert text.index("0.9000") < text.index("0.6000")
-    least = settings_of(*six, Metric("val/acc", "minimize"))
-    assert [setting.params["model.method.lr"] for setting in least] == [0.1, 1.0]
-    assert "0.9000" in shown(results_table(*six, None)), "without a metric: what the runs choose their best round by"
+def test_the_last_table_is_compares_own_with_the_best_setting_first(six):
+    folder, points = six
+    text = results_text(folder, points, ACC)
+    assert "val/acc at the final round, in percent" in text
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in text.splitlines() if line.startswith("│")]
+    assert rows == [
+        ["FedPM (lr=1.0)", "90.00 (1) [1 unfinished]"],
+        ["FedPM (lr=0.1)", "60.00 ± 14.14 (2) [1 diverged]"],
+    ]
+    assert text.endswith("without a run: 1 of 6 points\n")
+    least = results_text(folder, points, Metric("best/val/acc", "minimize"))
+    assert "best round" in least and least.index("lr=0.1") < least.index("lr=1.0") and "65.00 ± 14.14" in least
+    assert "90.00" in results_text(folder, points, None), "without a metric: what the runs choose their best round by"
+
+
+def test_a_sweep_of_nothing_says_so(tmp_path):
+    assert results_text(SweepFolder(tmp_path), [], None) == "no table: no run has measured anything\n"
 
 
 def test_the_live_table(six):

@@ -132,7 +132,7 @@ def run_here(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder, po
     with LiveTable(folder, sweep.metric, console) as table:
         progress = runner.run(points, table)
     write_results(folder, points, sweep.metric, progress.codes)
-    print_results(folder, points, sweep.metric, console)
+    print_results(folder, points, sweep.metric)
     for point in progress.failed:
         console.print(f"failed: {point.name}, exit code {progress.codes[point.name]}", style="bold red", markup=False)
         console.print(_tail(folder.log(point)), markup=False)

@@ -10,7 +10,8 @@ import pytest
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.report.dashboard.page import SCRIPTS, asset, script_json
-from fedpm_lightning.report.plots.style import method_of, web_style
+from fedpm_lightning.report.plots.style import web_style
+from fedpm_lightning.report.taxonomy import method_of
 
 EVIL = "</script><script>document.title='owned'</script><!-- {{scripts}} &amp;"
 

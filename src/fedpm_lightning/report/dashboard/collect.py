@@ -23,10 +23,11 @@ from fedpm_lightning.report.dashboard.run_entry import (
     short_id,
 )
 from fedpm_lightning.report.metrics import known
-from fedpm_lightning.report.plots.style import method_of, web_style
+from fedpm_lightning.report.plots.style import web_style
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.runs import by_setting
-from fedpm_lightning.report.tables.grid import build_grid, make_cell, taxonomy_order
+from fedpm_lightning.report.tables.grid import build_grid, make_cell
+from fedpm_lightning.report.taxonomy import method_of, taxonomy_order
 
 T = TypeVar("T")
 

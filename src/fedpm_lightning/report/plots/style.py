@@ -6,19 +6,13 @@ it again without colour. A method looks the same in every figure, whatever else 
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
-from fedpm_lightning.methods import METHODS
 from fedpm_lightning.report.metrics import is_share, known
-from fedpm_lightning.report.tables.grid import TAXONOMY, Column, taxonomy_order
+from fedpm_lightning.report.tables.grid import Column
 from fedpm_lightning.report.tables.statistic import Axis
+from fedpm_lightning.report.taxonomy import colour_and_marker, method_of
 
-LOOKS = {entry.label: (entry.colour, entry.marker) for entry in METHODS}
-"""Method -> colour, marker."""
-
-_OTHERS = ("#117733", "#6699CC", "#AA4466", "#DDAA33", "#004488", "#BB5566")
-_OTHER_MARKERS = "H+x1234"
 # A variant of a method has its marker, hollow, in a darker or lighter shade of its colour, and dashes of its own; the
 # first, or only, is solid.
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (6, 1, 1, 1, 1, 1)), (0, (8, 3)))
@@ -60,14 +54,8 @@ def style(label: str, variant: int | None = None) -> dict[str, Any]:
         label: The row's label; the method it begins with decides.
         variant: Which of the method's rows it is, from 0; None: solid for the method itself, dashed for a variant.
     """
-    place, _ = taxonomy_order(label)
-    name = label.split(" (")[0]
-    if place < len(TAXONOMY):
-        colour, marker = LOOKS[TAXONOMY[place]]
-    else:  # a method of the user's own: its name decides, so that it too looks the same everywhere
-        code = zlib.crc32(name.encode())
-        colour, marker = _OTHERS[code % len(_OTHERS)], _OTHER_MARKERS[code % len(_OTHER_MARKERS)]
-    number = int(label not in TAXONOMY) if variant is None else variant
+    colour, marker = colour_and_marker(label)
+    number = int(method_of(label) != label) if variant is None else variant
     fill = "full" if number == 0 else "none"
     return {
         "color": shade(colour, number),
@@ -161,9 +149,3 @@ def web_style(label: str, variant: int) -> dict[str, Any]:
         "marker": f"{marker}-open" if variant else marker,
         "dash": _PLOTLY_DASHES[variant % len(_PLOTLY_DASHES)],
     }
-
-
-def method_of(label: str) -> str:
-    """Return the method that a label begins with, in the spelling of the taxonomy; an unknown label is its own."""
-    place, _ = taxonomy_order(label)
-    return TAXONOMY[place] if place < len(TAXONOMY) else label

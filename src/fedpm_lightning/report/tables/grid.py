@@ -10,18 +10,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.methods import METHODS
 from fedpm_lightning.report.metrics import Mode, is_share, known
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.runs import by_setting
 from fedpm_lightning.report.tables.row_labels import label_settings, natural
 from fedpm_lightning.report.tables.statistic import CostToReach, Statistic, as_statistic
+from fedpm_lightning.report.taxonomy import taxonomy_order
 
 At: TypeAlias = Literal["final", "best"]
 Column: TypeAlias = tuple[str, str]
-
-TAXONOMY = tuple(entry.label for entry in METHODS)
-"""The paper's order of methods, kept by every table."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,7 @@ class Grid:
         rows: Row label -> column -> cell, in the order of the taxonomy.
         named: The configuration keys that the labels speak of.
         bases: Name -> what a label of that name means where it names no value.
+        goal: Which way is better, where somebody said so; else what is known of the metric.
     """
 
     metric: str
@@ -75,11 +73,14 @@ class Grid:
     rows: dict[str, dict[Column, Cell]] = field(default_factory=dict[str, dict[Column, Cell]])
     named: set[str] = field(default_factory=set[str])
     bases: dict[str, str] = field(default_factory=dict[str, str])
+    goal: Mode | None = None
 
     @property
     def mode(self) -> Mode | None:
         """Whether a larger or a smaller number is better; None where neither is."""
-        return "min" if isinstance(self.statistic, CostToReach) else known(self.metric).better
+        if isinstance(self.statistic, CostToReach):
+            return "min"
+        return self.goal or known(self.metric).better
 
     @property
     def in_percent(self) -> bool:
@@ -150,18 +151,6 @@ def make_cell(runs: Sequence[Run], metric: str, at: Statistic | At) -> Cell:
             values.append(value)
             counted.append(run)
     return Cell(tuple(values), tuple(counted), tuple(left_out), tuple(missed))
-
-
-def taxonomy_order(label: str) -> tuple[int, str]:
-    """Sort key of a label: the method it begins with (`FedAvgM lr=1` is FedAvgM), unknown methods last."""
-    bare = _bare(label)
-    known = [i for i, name in enumerate(TAXONOMY) if bare.startswith(_bare(name))]
-    place = max(known, key=lambda i: len(TAXONOMY[i]), default=len(TAXONOMY))
-    return place, label
-
-
-def _bare(label: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", label.lower())
 
 
 def _column_order(column: Column) -> tuple[str, float, str]:
