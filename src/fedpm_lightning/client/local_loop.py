@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
 from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.ragged import Observed
+from fedpm_lightning.curvature.unequal_batches import Observed
 from fedpm_lightning.types import Batch, Params
 
 GradientTransform: TypeAlias = Callable[[Params], None]

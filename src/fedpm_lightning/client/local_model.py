@@ -17,11 +17,11 @@ from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivat
 
 from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.errors import collect_errors, with_errors
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import Layer, find_layers
-from fedpm_lightning.curvature.ragged import Observed
+from fedpm_lightning.curvature.output_gradients import collect_errors, with_errors
+from fedpm_lightning.curvature.unequal_batches import Observed
 from fedpm_lightning.types import Batch, Params, clone_params
 
 CompileMode: TypeAlias = Literal["default", "reduce-overhead", "max-autotune"]

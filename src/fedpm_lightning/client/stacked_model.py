@@ -21,7 +21,7 @@ from fedpm_lightning.client.local_loop import LocalResult, Observed
 from fedpm_lightning.client.local_model import LocalModel, fresh_autocast, no_autocast
 from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
 from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.ragged import RaggedRows
+from fedpm_lightning.curvature.unequal_batches import UnequalRows
 from fedpm_lightning.types import Batch, Params, clone_params
 
 
@@ -49,7 +49,7 @@ class StackedModel(LocalModel):
     def _reset(self) -> None:
         self._sizes: list[int] = [0] * self.clients  # of the batch that comes next, for the clients that have one
         self._left: list[tuple[int, Params]] = []  # from which client on, and the leaves of those who left there
-        self._ragged = False  # whether any batch so far was uneven, or somebody has left
+        self._unequal = False  # whether any batch so far was uneven, or somebody has left
         self._steps, self._seen = [0] * self.clients, [0] * self.clients
         self._losses = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
 
@@ -98,7 +98,7 @@ class StackedModel(LocalModel):
         inputs, targets = batch
         self.zero_grad()
         m, even = len(targets), min(self._sizes) == targets.shape[1]
-        self._ragged |= m < self.clients or not even
+        self._unequal |= m < self.clients or not even
         leaves = self.params if m == self.clients else {name: p[:m] for name, p in self.params.items()}
 
         def forward(leaves: Params, x: Tensor) -> tuple[Tensor, dict[str, Rows]]:
@@ -113,15 +113,15 @@ class StackedModel(LocalModel):
             losses.sum().backward()
         sizes = torch.tensor(self._sizes, device=losses.device)
         self._losses[:m] += losses.detach().double() * sizes
-        if not self._ragged:
+        if not self._unequal:
             return losses.detach().sum(), rows
         images = {layer.name: layer.images for layer in observe}
-        return losses.detach().sum(), {k: self._ragged_rows(X, targets.shape[1], images[k]) for k, X in rows.items()}
+        return losses.detach().sum(), {k: self._unequal_rows(X, targets.shape[1], images[k]) for k, X in rows.items()}
 
-    def _ragged_rows(self, rows: Rows, batch: int, images: int | None) -> RaggedRows:
+    def _unequal_rows(self, rows: Rows, batch: int, images: int | None) -> UnequalRows:
         """Return a layer's rows with the number of samples that count, of those that it looks at."""
         most = batch if images is None else min(batch, images)
-        return RaggedRows(rows, [min(size, most) for size in self._sizes], most)
+        return UnequalRows(rows, [min(size, most) for size in self._sizes], most)
 
     def _weights(self, targets: Tensor) -> Tensor:
         """Return 1/B_i for the samples that count and 0 for the others, [m, B]."""

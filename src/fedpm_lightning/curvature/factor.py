@@ -178,7 +178,7 @@ class RunningFactor:
         return self.settled and self.ema > 0
 
     @property
-    def moment(self) -> tuple[int, bool, bool]:
+    def age(self) -> tuple[int, bool, bool]:
         """The batches observed, and whether a new P is due at the next interval, or at once."""
         return self.batches, self._changed, self._urgent
 
@@ -190,7 +190,7 @@ class RunningFactor:
         return picked
 
     def joined(self, factors: Sequence[RunningFactor]) -> RunningFactor:
-        """Return settled factors of one `moment`, one behind the other along the client axis."""
+        """Return settled factors of one `age`, one behind the other along the client axis."""
         whole = copy.copy(self)
         whole._state = torch.cat([f._state for f in factors if isinstance(f._state, Tensor)])
         return whole

@@ -46,7 +46,7 @@ class Rows:
         R: The number of rows.
         B: The number of samples (images; for linear layers B = R).
         reduced: Whether `values` is X^T X.
-        errors: E [*, R, out], the loss's gradient in the layer's output, where it is known (see errors.py).
+        errors: E [*, R, out], the loss's gradient in the layer's output, where it is known (see output_gradients.py).
     """
 
     values: Tensor

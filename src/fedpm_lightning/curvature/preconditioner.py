@@ -137,7 +137,7 @@ class DensePreconditioner(Preconditioner):
     """P = A + delta I with A [*, d, d]: DensePreconditioner(layer, A, delta)."""
 
     @classmethod
-    def together(cls, parts: Sequence[DensePreconditioner]) -> DensePreconditioner:
+    def batched(cls, parts: Sequence[DensePreconditioner]) -> DensePreconditioner:
         """Factorise layers of one size in one call; return them as one, along a new first axis.
 
         Raises:

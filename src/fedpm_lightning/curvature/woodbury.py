@@ -1,7 +1,7 @@
 """P = X^T X + delta I with fewer rows than columns, solved by Woodbury.
 
     G P^-1 = (G - G X^T (X X^T + delta I)^-1 X) / delta
-    G P^-1 = E^T [(X X^T + delta I)^-1]_last X              where G = E^T X_last (see errors.py)
+    G P^-1 = E^T [(X X^T + delta I)^-1]_last X              where G = E^T X_last (see output_gradients.py)
 
 The first formula's rounding error grows with trace(A)/delta, as that of a dense Cholesky solve does; unlike there the
 residual G - S P grows too, in the very directions the gradient lies in. Two guards: below a share of the trace the

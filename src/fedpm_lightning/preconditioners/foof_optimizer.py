@@ -34,14 +34,14 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
-from fedpm_lightning.curvature.errors import explains
+from fedpm_lightning.curvature.batched_layers import BatchedSolves
 from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.layers import Layer
 from fedpm_lightning.curvature.math import full_precision
+from fedpm_lightning.curvature.output_gradients import explains
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.ragged import Observed, RaggedFactor, RaggedRows
-from fedpm_lightning.curvature.together import Together
+from fedpm_lightning.curvature.unequal_batches import Observed, UnequalFactor, UnequalRows
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.stopwatch import timed
@@ -95,7 +95,7 @@ class FOOF(PreconditionedOptimizer):
         self.layers = [replace(layer, images=foof.cov_images) if layer.patches else layer for layer in layers]
         self.foof = foof
         self.steps_taken = 0
-        self._factors: dict[str, RunningFactor | RaggedFactor] = {
+        self._factors: dict[str, RunningFactor | UnequalFactor] = {
             layer.name: RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows) for layer in layers
         }
         for layer in layers:
@@ -103,7 +103,7 @@ class FOOF(PreconditionedOptimizer):
                 factor = cast(RunningFactor, self._factors[layer.name])
                 factor.start_from(self._beside_clients(layer, start[layer.name]), foof.align)
         self._P: dict[str, Preconditioner] = {}
-        self._together = Together()
+        self._batched = BatchedSolves()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
         self._batch: dict[str, Rows] = {}  # this batch's rows with their errors, where those are known
         self._thin: set[str] = set()  # layers whose last step was (X P^-1)^T E with a dense P
@@ -132,17 +132,17 @@ class FOOF(PreconditionedOptimizer):
         due = self.steps_taken % self.foof.cov_every == 0
         self._batch = {n: X for n, X in rows.items() if isinstance(X, Rows) and X.errors is not None}
         for name, observed in rows.items():
-            if isinstance(observed, RaggedRows):
-                self._ragged_factor(name).observe(observed, due)
+            if isinstance(observed, UnequalRows):
+                self._unequal_factor(name).observe(observed, due)
             else:
                 cast(RunningFactor, self._factors[name]).observe(observed, due)
         self._awaiting = False
 
-    def _ragged_factor(self, name: str) -> RaggedFactor:
+    def _unequal_factor(self, name: str) -> UnequalFactor:
         """Return a factor for clients that come apart; from the first uneven batch on there is no other."""
         factor = self._factors[name]
         if isinstance(factor, RunningFactor):
-            factor = RaggedFactor(factor, len(next(iter(self.leaves.values()))))
+            factor = UnequalFactor(factor, len(next(iter(self.leaves.values()))))
             self._factors[name] = factor
         return factor
 
@@ -199,7 +199,7 @@ class FOOF(PreconditionedOptimizer):
                 solved[layer.name] = step
         if not self.foof.steps:
             return {}
-        solved |= self._together.solve(self._P, G)
+        solved |= self._batched.solve(self._P, G)
         return {k: step for layer in layers for k, step in layer.unpack(solved[layer.name], self.leaves).items()}
 
     def _from_errors(self, layer: Layer, P: Preconditioner, fresh: bool, gradients: Params) -> Tensor | None:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from fedpm_lightning.client.local_loop import local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature import together
+from fedpm_lightning.curvature import batched_layers
+from fedpm_lightning.curvature.batched_layers import BatchedSolves, groups
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.together import Together, groups
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
@@ -35,7 +35,7 @@ def test_together_is_one_by_one(lead: tuple[int, ...]) -> None:
     P = {"a": dense("a", 5, lead=lead), "b": dense("b", 7, lead=lead), "c": dense("c", 5, delta=2.0, lead=lead)}
     G = gradients(a=(*lead, 4, 5), b=(*lead, 4, 7), c=(*lead, 4, 5))
     expected = {name: torch.linalg.solve(P[name].dense(), G[name].mT).mT for name in P}
-    torch.testing.assert_close(Together().solve(P, G), expected)
+    torch.testing.assert_close(BatchedSolves().solve(P, G), expected)
     torch.testing.assert_close({name: P[name].solve(G[name]) for name in P}, expected)  # and alone, with the same L
 
 
@@ -45,14 +45,14 @@ def test_only_layers_of_one_size_are_put_together() -> None:
     P |= {"rows": LowRankPreconditioner("rows", torch.randn(2, 5, dtype=torch.float64), torch.tensor(1.0))}
     G = {name: torch.randn(4 if name != "c" else 3, p.d, dtype=torch.float64) for name, p in P.items() if name != "e"}
     assert groups(P, G) == [("a", "b"), ("c",), ("d",), ("wide",), ("as wide",), ("rows",)]
-    assert Together().solve(P, G).keys() == G.keys()
+    assert BatchedSolves().solve(P, G).keys() == G.keys()
 
 
 def test_a_stack_is_made_once_for_the_same_preconditioners(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = DensePreconditioner.together
-    monkeypatch.setattr(DensePreconditioner, "together", lambda parts: made.append(len(parts)) or original(parts))
-    P, G, solver = {name: dense(name, 5) for name in "ab"}, gradients(a=(2, 5), b=(2, 5)), Together()
+    original = DensePreconditioner.batched
+    monkeypatch.setattr(DensePreconditioner, "batched", lambda parts: made.append(len(parts)) or original(parts))
+    P, G, solver = {name: dense(name, 5) for name in "ab"}, gradients(a=(2, 5), b=(2, 5)), BatchedSolves()
     for _ in range(3):
         solver.solve(P, G)
     P["b"] = dense("b", 5)
@@ -64,7 +64,7 @@ def test_a_stack_is_made_once_for_the_same_preconditioners(monkeypatch: pytest.M
 
 def test_each_layer_keeps_its_own_damping() -> None:
     P = {"a": dense("a", 5), "flat": dense("flat", 5, rows=2, delta=0.0)}
-    Together().solve(P, gradients(a=(2, 5), flat=(2, 5)))
+    BatchedSolves().solve(P, gradients(a=(2, 5), flat=(2, 5)))
     assert float(P["a"].delta) == 0.1
     assert float(P["flat"].delta) > 0
 
@@ -73,7 +73,7 @@ def test_a_failure_names_its_layer() -> None:
     P = {"fine": dense("fine", 3), "broken": dense("broken", 3)}
     P["broken"].factor[0, 0] = math.nan
     with pytest.raises(CurvatureError, match=r"layer 'broken'"):
-        Together().solve(P, gradients(fine=(2, 3), broken=(2, 3)))
+        BatchedSolves().solve(P, gradients(fine=(2, 3), broken=(2, 3)))
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -90,5 +90,5 @@ def test_training_is_the_same_alone_and_together(every: int, monkeypatch: pytest
         return model.snapshot()
 
     ours = trained()
-    monkeypatch.setattr(together, "WIDEST", {"cpu": 0})
+    monkeypatch.setattr(batched_layers, "WIDEST", {"cpu": 0})
     torch.testing.assert_close(ours, trained())

@@ -32,7 +32,7 @@ class Stacked(NamedTuple):
     whole: DensePreconditioner
 
 
-class Together:
+class BatchedSolves:
     """Solves for many layers, those of one size at once. A stack is kept for as long as its P are the same."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Together:
         stack = self._stacks.get(names)
         if stack is None or any(new is not old for new, old in zip(parts, stack.parts, strict=True)):
             try:
-                stack = Stacked(parts, DensePreconditioner.together(parts))
+                stack = Stacked(parts, DensePreconditioner.batched(parts))
             except CurvatureError:  # one after another, so that the message names the layer
                 return None
             self._stacks[names] = stack

@@ -7,6 +7,13 @@ unequal sizes is then masked,
 
     A_c = (1/n) sum_r (s_r x_r)(s_r x_r)^T,   s_r = sqrt(n/n_c), or 0 for a row that only fills up.
 
+What it saves, as CPU time of a FedPM round of stacked clients over one after another (one core, float64, 16 at once,
+batches of 32; clients of 10 to 250 samples / of 128 each, which need none of this):
+
+    network        64-16-16-10      64-128-128-10
+    10 clients     0.54 / 0.34      1.06 / 0.79
+    50 clients     0.41 / 0.31      0.84 / 0.62
+
 Clients that have left keep the A and the P they left with.
 """
 
@@ -27,7 +34,7 @@ from fedpm_lightning.curvature.preconditioner import Preconditioner
 
 
 @dataclass(frozen=True)
-class RaggedRows:
+class UnequalRows:
     """The rows of the first m clients of a stack, real ones first.
 
     Attributes:
@@ -55,7 +62,7 @@ class RaggedRows:
         return replace(self.rows, values=torch.where(row < share * self.rows.R - 0.5, values / share.sqrt(), 0.0))
 
 
-Observed: TypeAlias = Rows | RaggedRows
+Observed: TypeAlias = Rows | UnequalRows
 """What an optimizer is given of one layer's inputs."""
 
 
@@ -74,7 +81,7 @@ class Group:
         return Group(clients, self.factor.pick([self.clients.index(c) for c in clients]), left)
 
 
-class RaggedFactor:
+class UnequalFactor:
     """The running A of one layer of stacked clients, with the interface of `RunningFactor`.
 
     Args:
@@ -93,7 +100,7 @@ class RaggedFactor:
         """Whether the factors of all clients that still train are settled."""
         return all(group.factor.settled for group in self._groups if not group.left)
 
-    def observe(self, rows: RaggedRows, due: bool = True) -> None:
+    def observe(self, rows: UnequalRows, due: bool = True) -> None:
         """Add one batch of the clients that still train; to settled factors only where it is due."""
         m = len(rows.sizes)
         left, training = [g for g in self._groups if g.left], [g for g in self._groups if not g.left]
@@ -105,7 +112,7 @@ class RaggedFactor:
                 groups.append(group.part(clients))
         for group in groups:
             group.factor.observe(rows.of(group.clients), due)
-        self._groups = _settled_together(groups) + left
+        self._groups = _settled_alike(groups) + left
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
         """Return the P of all clients, anew where `RunningFactor.renewed` would, else as it is in P."""
@@ -115,20 +122,20 @@ class RaggedFactor:
                 parts += kept(P, group)
             else:
                 parts.append(Part(group.clients, group.factor.renewed(None, due, delta, mode), group.left))
-        return RaggedPreconditioner(self.layer, parts)
+        return UnequalPreconditioner(self.layer, parts)
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I of all clients, not factorised."""
         parts = [Part(group.clients, group.factor.preconditioner(delta, mode), group.left) for group in self._groups]
-        return RaggedPreconditioner(self.layer, parts)
+        return UnequalPreconditioner(self.layer, parts)
 
     def own(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I of all clients without the start, not factorised."""
         parts = [Part(group.clients, group.factor.own(delta, mode), group.left) for group in self._groups]
-        return RaggedPreconditioner(self.layer, parts)
+        return UnequalPreconditioner(self.layer, parts)
 
 
-def _of_one_form(clients: list[int], factor: RunningFactor, rows: RaggedRows) -> list[list[int]]:
+def _of_one_form(clients: list[int], factor: RunningFactor, rows: UnequalRows) -> list[list[int]]:
     """Split clients whose factors would come apart: by size, unless they are settled for good."""
     if factor.settled_for_good:
         return [clients] if clients else []
@@ -136,12 +143,12 @@ def _of_one_form(clients: list[int], factor: RunningFactor, rows: RaggedRows) ->
     return [[c for c in clients if rows.sizes[c] == size] for size in sizes]
 
 
-def _settled_together(groups: list[Group]) -> list[Group]:
-    """Join the groups that are settled for good and of one moment: the same weights in their means, the same P due."""
+def _settled_alike(groups: list[Group]) -> list[Group]:
+    """Join the groups that are settled for good and of one age: the same weights in their means, the same P due."""
     alike: dict[tuple[int, bool, bool], list[Group]] = {}
     for group in groups:
         if group.factor.settled_for_good:
-            alike.setdefault(group.factor.moment, []).append(group)
+            alike.setdefault(group.factor.age, []).append(group)
     joined = [_joined(parts) if len(parts) > 1 else parts[0] for parts in alike.values()]
     return [*joined, *(group for group in groups if not group.factor.settled_for_good)]
 
@@ -162,13 +169,13 @@ class Part:
 
 def kept(P: Preconditioner, group: Group) -> list[Part]:
     """Return a group's part of an earlier P, with its factorisation where that was of the same clients."""
-    for part in P.parts if isinstance(P, RaggedPreconditioner) else []:
+    for part in P.parts if isinstance(P, UnequalPreconditioner) else []:
         if part.clients == group.clients:
             return [Part(group.clients, part.P, group.left)]
     return [Part([client], P[client : client + 1], group.left) for client in group.clients]
 
 
-class RaggedPreconditioner(Preconditioner):
+class UnequalPreconditioner(Preconditioner):
     """The P_c of stacked clients in several forms.
 
     Args:
