@@ -27,6 +27,7 @@ from fedpm_lightning.methods import (
     FedNL,
     FedNova,
     FedNS,
+    FedPAC,
     FedPM,
     FedProx,
     FedSAM,
@@ -126,6 +127,12 @@ ROWS = {
         partial(FedSophia, lr=0.05, tau=1), partial(FedSophia, lr=0.05, tau=1, eps=1e6), "fedsophia", lambda d, _: d
     ),
     "FedMuon": Row(partial(FedMuon, lr=0.05), partial(FedMuon, lr=0.05, a=0.0), "fedmuon", lambda d, _: 2 * d),
+    "FedPAC": Row(  # v, and the triangles of the weight's L (3) and R (6)
+        partial(FedPAC, lr=0.05),
+        partial(FedPAC, lr=0.05, beta=0.0, average=False),
+        "fedpac",
+        lambda d, _: 2 * d + triangle(3) + triangle(D),
+    ),
     "FedPM": Row(
         partial(FedPM, lr=0.3, preconditioner=Foof(damping=1.0)),
         partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1.0)),

@@ -47,6 +47,7 @@ METHODS = (
     Entry("LTDA", "ltda", "#E69F00", "P"),
     Entry("FedSophia", "fedsophia", "#AA4499", "*"),
     Entry("FedMuon", "fedmuon", "#004488", "3"),
+    Entry("FedPAC", "fedpac", "#BB5566", "4"),
     Entry("FedPM", "fedpm", "#D55E00", "o"),
 )
 """The registration: commands find a method, tables place it and figures draw it by its row."""

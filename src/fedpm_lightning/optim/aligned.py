@@ -9,8 +9,8 @@ round before. beta = 0 with fresh states is the plain local optimizer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -74,14 +74,16 @@ class AlignedOptimizer(Optimizer, ABC):
         }
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step with the leaves' `.grad`; a leaf without one stays.
 
         Raises:
             ValueError: If a closure is given.
         """
         if closure is not None:
-            raise ValueError(f"{type(self).__name__}.step takes no closure: run backward before it")
+            raise ValueError(
+                f"{type(self).__name__}.step takes no closure: run backward (and see(), where it has one) before it"
+            )
         group = self.param_groups[0]
         for name, leaf in self.leaves.items():
             if leaf.grad is None:

@@ -19,23 +19,22 @@ corrected for its start at 0, as in both papers. An l2 term of the objective ent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.optim.aligned import AlignedOptimizer
 from fedpm_lightning.optim.extra_forward import extra_forward
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 
 
-class Sophia(Optimizer):
-    """Sophia-G over named leaves.
+class Sophia(AlignedOptimizer):
+    """Sophia-G over named leaves; the shared state is h.
 
     Args:
         params: Parameter name -> leaf tensor.
@@ -46,10 +45,15 @@ class Sophia(Optimizer):
         eps: Floor of h, above 0.
         tau: Steps between two estimates, at least 1; the first step takes one.
         weight_decay: Decoupled decay, at least 0.
+        beta: Share of the cohort's direction in a step, in [0, 1].
+        direction: The cohort's direction by parameter name.
+        start: Shared states to start from.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range.
     """
+
+    shared = ("h",)
 
     def __init__(
         self,
@@ -61,17 +65,13 @@ class Sophia(Optimizer):
         eps: float = 1e-12,
         tau: int = 10,
         weight_decay: float = 0.0,
+        beta: float = 0.0,
+        direction: Params | None = None,
+        start: Params | None = None,
     ) -> None:
-        defaults = {
-            "lr": at_least("lr", lr, 0.0),
-            "beta1": fraction("beta1", beta1),
-            "rho": positive("rho", rho),
-            "eps": positive("eps", eps),
-            "weight_decay": at_least("weight_decay", weight_decay, 0.0),
-        }
-        super().__init__(params.values(), defaults)
-        self.leaves = dict(params)
-        self.beta2 = fraction("beta2", beta2)
+        super().__init__(params, lr, beta, weight_decay, direction, start)
+        self.beta1, self.beta2 = fraction("beta1", beta1), fraction("beta2", beta2)
+        self.rho, self.eps = positive("rho", rho), positive("eps", eps)
         self.tau = int(at_least("tau", tau, 1))
         self.steps_taken = 0
 
@@ -81,35 +81,21 @@ class Sophia(Optimizer):
         if self.steps_taken % self.tau:
             return
         for name, hhat in gauss_newton_bartlett(model, batch[0]).items():
-            self._state(self.leaves[name])["h"].mul_(self.beta2).add_(hhat, alpha=1 - self.beta2)
+            self.state[self.leaves[name]]["h"].mul_(self.beta2).add_(hhat, alpha=1 - self.beta2)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take one step with the leaves' `.grad`.
+    def first_states(self, leaf: Tensor) -> dict[str, Tensor]:
+        """Return m = h = 0."""
+        return {"m": torch.zeros_like(leaf), "h": torch.zeros_like(leaf)}
 
-        Raises:
-            ValueError: If a closure is given: `see` and the gradient belong to one batch.
-        """
-        if closure is not None:
-            raise ValueError("Sophia.step takes no closure: run see() and backward before it")
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self._state(p)
-                m, h = state["m"], state["h"]
-                m.mul_(group["beta1"]).add_(p.grad, alpha=1 - group["beta1"])
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                ratio = m / h.clamp(min=group["eps"])
-                p.sub_(ratio.clamp_(-group["rho"], group["rho"]), alpha=group["lr"])
+    def precondition(self, leaf: Tensor, g: Tensor, states: dict[str, Tensor]) -> Tensor:
+        """Update m; return clip(m / max(h, eps), rho)."""
+        m = states["m"].mul_(self.beta1).add_(g, alpha=1 - self.beta1)
+        return (m / states["h"].clamp(min=self.eps)).clamp_(-self.rho, self.rho)
+
+    def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Take one step with the leaves' `.grad`."""
+        super().step(closure)
         self.steps_taken += 1
-
-    def _state(self, leaf: Tensor) -> dict[str, Tensor]:
-        """Return {m, h} of a leaf, zeros at first."""
-        state: dict[str, Tensor] = self.state[leaf]
-        if not state:
-            state["m"], state["h"] = torch.zeros_like(leaf), torch.zeros_like(leaf)
-        return state
 
 
 def gauss_newton_bartlett(model: LocalModel, inputs: Tensor) -> Params:
