@@ -12,6 +12,7 @@ from convex import fedpm, logistic_clients
 from fedpm_lightning.callbacks import ClientDrift, Communication
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNL, FedPM
 from fedpm_lightning.models import Logistic
+from fedpm_lightning.preconditioners import Foof, Hessian
 from fedpm_lightning.types import LocalWork
 from forked import on_ranks
 from harness import Rounds
@@ -33,7 +34,7 @@ def start(method, net=None, dtype=torch.float64, **options):
     return Rounds(method, (net or network()).to(dtype), clients, LocalWork(epochs=1), hooks=hooks, **options)
 
 
-CORRECTED = partial(FedPM, 0.1, damping=1.0, correction="gradient", mix_damping=0.5)
+CORRECTED = partial(FedPM, 0.1, preconditioner=Foof(damping=1.0), correction="gradient", mix_damping=0.5)
 CASES = {
     "local buffers": lambda: start(FedAvg(0.1), network(norm=True), buffer_policy="local", weighting="size"),
     "mixed buffers": lambda: start(FedAvg(0.1), network(norm=True), weighting="size"),
@@ -44,7 +45,8 @@ CASES = {
         weighting="size", hooks=[Communication(), ClientDrift()],
     ),
     "FedPM, Hessian": lambda: Rounds(
-        fedpm(damping=0.1), Logistic(6, 1, bias=False, dtype="float64"), logistic_clients(5), l2=0.01,
+        fedpm(preconditioner=Hessian(damping=0.1, damping_mode="absolute")),
+        Logistic(6, 1, bias=False, dtype="float64"), logistic_clients(5), l2=0.01,
         weighting="size", hooks=[Communication(), ClientDrift()],
     ),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
-from fedpm_lightning.curvature.layers import Layer, find_layers, rules_table
+from fedpm_lightning.curvature.layers import Layer, find_layers, rules_summary, rules_table
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
@@ -90,7 +90,7 @@ class Foof(LocalPreconditioner):
 
     @override
     def explain(self, net: nn.Module) -> list[str]:
-        return ["Local step by parameter:", *rules_table(net)]
+        return [f"Local step: {rules_summary(net)}", *rules_table(net)]
 
     @override
     def optimizer(
