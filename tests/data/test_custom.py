@@ -15,7 +15,8 @@ from torch.utils.data import TensorDataset
 
 from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData, Natural
 from fedpm_lightning.data.prepare import prepare
-from fedpm_lightning.data.sources.custom import array_set, checked
+from fedpm_lightning.data.sources import has_test_part
+from fedpm_lightning.data.sources.custom import array_set, checked, load_custom
 
 X, Y = np.random.default_rng(0).normal(size=(50, 4)), np.arange(50) % 2
 IMAGES = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3)).astype(np.uint8)
@@ -23,6 +24,14 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3)).astype(np.uint
 
 def vectors():
     return X, Y, X[:7], Y[:7]
+
+
+CALLS: list[int] = []
+
+
+def counted():
+    CALLS.append(1)
+    return vectors()
 
 
 def train_only(source):
@@ -73,6 +82,14 @@ def test_a_function_that_returns_arrays():
 def test_the_source_is_passed_on_and_a_test_part_is_not_needed():
     found = data("here.train_only", source="30")
     assert found.eval_names == [] and sum(found.partition_report.sizes) == 30
+
+
+def test_it_is_called_once_for_the_question_and_the_data_and_not_kept(tmp_path):
+    CALLS.clear()
+    assert has_test_part("here.counted", "torchvision", tmp_path)
+    found = data("here.counted", root=str(tmp_path))
+    found.setup()
+    assert len(CALLS) == 1 and load_custom.cache_info().currsize == 0
 
 
 def test_a_class_of_torch_datasets_with_its_transforms(tmp_path):
