@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reference import fedavg_variants, first_order, gradient_mixing, parameter_mixing
+from reference import aligned, fedavg_variants, first_order, gradient_mixing, parameter_mixing
 from reference.network import Array, Network
 from reference.product import CONFIGS, ROUNDS, Data, Settings, Task, flat, trained, vector
 from reference.rounds import Problem
@@ -32,7 +32,7 @@ CONVEX = sorted(f"convex/{path.stem}" for path in (CONFIGS / "convex").glob("*.y
 GRID = {"lr": 0.3, "momentum": 0.5, "weight_decay": 0.01}
 HESSIAN = {"batch_size": 7, "network": "two logits", "local_steps": 3, "damping": 0.3, "damping_mode": "relative"}
 
-PARTS = (first_order, fedavg_variants, gradient_mixing, parameter_mixing)
+PARTS = (first_order, fedavg_variants, aligned, gradient_mixing, parameter_mixing)
 EXECUTORS = ("sequential", "vectorized")
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("psgd", {"batch": "one"}),
@@ -44,6 +44,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fednova", GRID),
     ("fedexp", {**GRID, "eps": 0.0, "lr": 0.01}),
     ("fedsam", {**GRID, "rho": 0.2}),
+    ("fedmuon", {"lr_plain": 0.02, "a": 0.2, "weight_decay": 0.1}),
     ("moon", {**GRID, "lr": 0.05, "mu": 3.0}),
     ("fedavgm", {"nesterov": True}),
     ("fedadam", {"v0": 0.5}),
@@ -75,8 +76,8 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("convex/local_newton", {**HESSIAN, "network": "small mlp", "l2": 1.0, "damping": 0.1, "lr": 0.1}),
     ("convex/fedpm", {**HESSIAN, "mix_damping": 0.1}),
     ("convex/fedpm", {**HESSIAN, "mix_factor": "full_pass"}),
-    ("convex/fedpm", {**HESSIAN, "preconditioner": "diagonal", "mix_damping": 1.0}),
-    ("convex/fedpm", {"preconditioner": "diagonal", "weighting": "size", "damping": 0.1}),
+    ("convex/fedpm", {**HESSIAN, "preconditioner": "Diagonal", "mix_damping": 1.0}),
+    ("convex/fedpm", {"preconditioner": "Diagonal", "weighting": "size", "damping": 0.1}),
     ("convex/fedpm_corrected", {"weighting": "size"}),
     ("convex/fednl", {"fresh": False, "weighting": "size"}),
     ("convex/fednl", {"compressor": "top_k", "compressor_level": 5, "option": 2, "norm": "spectral", "fresh": False}),
