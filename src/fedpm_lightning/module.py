@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import FederatedCallback, data_of
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
@@ -55,7 +55,7 @@ class FederatedModule(LightningModule):
     @property
     def data(self) -> Data:
         """The trainer's data."""
-        return cast(Any, self.trainer).datamodule
+        return data_of(self.trainer)
 
     def setup(self, stage: str) -> None:
         """Refuse what a round cannot do, and put the callbacks into the round, before a checkpoint is read."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
 from fedpm_lightning.callbacks.changed_data import ChangedData
 from fedpm_lightning.checks import positive, share
 from fedpm_lightning.rng import numpy_generator
@@ -43,7 +42,7 @@ class Attack(FederatedCallback):
         Raises:
             ValueError: If an id is no client's.
         """
-        federation, data = federation_of(pl_module), cast(Any, trainer).datamodule
+        federation, data = federation_of(pl_module), data_of(trainer)
         self.hostile = hostile_clients(self.clients, self.fraction or 0.0, federation.seed, data.num_clients)
         self.num_classes = int(data.num_classes)
         federation.say(f"{type(self).__name__}: hostile clients {sorted(self.hostile)} of {data.num_clients}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from fedpm_lightning.round import Federation, Hooks
@@ -27,3 +27,8 @@ def federation_of(module: LightningModule) -> Federation:
     if not isinstance(found, Federation):
         raise TypeError(f"{type(module).__name__} runs no federation: callbacks of rounds need a FederatedModule")
     return found
+
+
+def data_of(trainer: Trainer) -> Any:
+    """Return the trainer's FederatedData (typed loosely: callbacks import no data)."""
+    return cast(Any, trainer).datamodule

@@ -13,7 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.types import Batch
 
@@ -50,7 +50,7 @@ class ClientAccuracy(FederatedCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so if there is no such split."""
-        names = cast(Any, trainer).datamodule.eval_names
+        names = data_of(trainer).eval_names
         if self.split not in names:
             there = f"only {' and '.join(names)}" if names else "none"
             line = f"ClientAccuracy: no {self.split} split is evaluated here ({there}); clients_acc/* stay empty"
@@ -58,7 +58,7 @@ class ClientAccuracy(FederatedCallback):
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start at zero."""
-        self._counts = torch.zeros(2, cast(Any, trainer).datamodule.num_classes, dtype=torch.float64)
+        self._counts = torch.zeros(2, data_of(trainer).num_classes, dtype=torch.float64)
 
     def on_validation_batch_end(
         self,
@@ -70,12 +70,12 @@ class ClientAccuracy(FederatedCallback):
         dataloader_idx: int = 0,
     ) -> None:
         """Count one batch by class."""
-        if cast(Any, trainer).datamodule.eval_names[dataloader_idx] == self.split:
+        if data_of(trainer).eval_names[dataloader_idx] == self.split:
             self.count(batch[1].long(), cast(Tensor, outputs))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the figures. Every rank evaluates the whole split, so each has them all."""
-        data = cast(Any, trainer).datamodule
+        data = data_of(trainer)
         histogram = torch.tensor(data.partition_report.histogram, dtype=torch.float64)
         accuracies = client_accuracies(self._counts.cpu(), histogram)
         known = accuracies[~accuracies.isnan()]

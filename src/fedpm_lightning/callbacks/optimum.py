@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.flat import FlatLayer
@@ -50,7 +49,7 @@ class Optimum(FederatedCallback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Find theta* and record where theta_0 stands."""
-        federation, data = federation_of(pl_module), cast(Any, trainer).datamodule
+        federation, data = federation_of(pl_module), data_of(trainer)
         check_network(federation.net, data, trainer.precision_plugin.forward_context())
         with torch.enable_grad():
             self._problem = CentralProblem(federation, data)

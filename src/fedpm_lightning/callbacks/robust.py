@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import federation_of
+from fedpm_lightning.callbacks.base import data_of, federation_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.ranks import all_items
@@ -50,7 +50,7 @@ class RobustAggregation(Aggregation, ABC):
                 "set --model.buffer_policy local or freeze, or use GroupNorm"
             )
         if self.holds_all:
-            cohort = cast(Any, trainer).datamodule.cohort_size
+            cohort = data_of(trainer).cohort_size
             size = cohort * wire_bytes(federation.theta) / 2**20
             federation.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
 

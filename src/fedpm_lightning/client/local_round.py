@@ -19,7 +19,7 @@ Answer: TypeAlias = tuple[ClientUpdate, ClientState]
 OnBadClient: TypeAlias = Literal["error", "drop"]
 
 
-class ClientVerbs(Protocol):
+class ClientSide(Protocol):
     """What the clients' side needs of a method."""
 
     stateful: ClassVar[bool]
@@ -60,7 +60,7 @@ class LocalRound:
     """
 
     broadcast: Broadcast
-    method: ClientVerbs
+    method: ClientSide
     model: LocalModel
     work: LocalWork
     store: ClientStore
