@@ -129,6 +129,14 @@ def test_too_many_empty_rounds_end_the_run(quickstart, capsys, limit, done):
     assert f"no client returned in {limit or 3} rounds in a row" in capsys.readouterr().err
 
 
+def test_empty_rounds_before_a_resume_count(quickstart, capsys):
+    words = (*FEDAVG, "--model.max_empty_rounds", "2", *callback(f"{__name__}.AwayIn", rounds=[1, 2]))
+    assert quickstart(*words, "--rounds", "2").code == 0
+    run = quickstart(*words, "--rounds", "3")
+    assert run.code == 1 and run.summary["rounds_done"] == 2
+    assert "no client returned in 2 rounds in a row" in capsys.readouterr().err
+
+
 def test_clients_without_samples_take_no_part_and_a_cohort_of_them_is_an_error(quickstart, capsys):
     words = ("--data.num_clients", "40", "--data.partition.alpha", "1e-8", "--data.partition.min_samples", "0")
     mixed = quickstart(*ONE_EPOCH, "--config", "configs/method/scaffold.yaml", *words, "--rounds", "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lightning.pytorch import Callback
 
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
 from fedpm_lightning.callbacks.run_files import RunFiles
@@ -35,15 +36,22 @@ def start(fit, tmp_path, config, tiny):
 
     folder = tmp_path / "run" / "checkpoints"
 
-    def run(rounds, after=None, schedule=None):
+    def run(rounds, after=None, schedule=None, more=()):
         files = RunFiles(folder.parent, config, text="a: 1\n")
         keep = RunCheckpoints(folder, Monitor("val/acc", "max"), config=config)
         ckpt_path = None if after is None else checkpoint_file(folder, after)
-        fit([files, keep], rounds, Module(schedule), ckpt_path, enable_checkpointing=True)
+        fit([files, keep, *more], rounds, Module(schedule), ckpt_path, enable_checkpointing=True)
         return files
 
     run.folder = folder
     return run
+
+
+class Killed(Callback):
+    """Ends a run as its next round begins."""
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        raise RuntimeError("killed")
 
 
 def best(start):
@@ -63,6 +71,14 @@ def test_a_resume_from_an_older_checkpoint_removes_the_rounds_after_it(start):
     start(3, after=2)
     assert rounds_in(start.folder) == [2, 3] and (start.folder / "last.ckpt").resolve().stem == "round-000003"
     assert [row["round"] for row in read_rows(start.folder.parent / "metrics.csv")] == [1, 2, 3]
+
+
+def test_those_rounds_are_gone_before_the_next_one_is_saved(start):
+    """Or a kill in between would leave the newest checkpoint of a past that never happened."""
+    start(4)
+    with pytest.raises(RuntimeError, match="killed"):
+        start(4, after=2, more=[Killed()])
+    assert rounds_in(start.folder) == [2] and (start.folder / "last.ckpt").resolve().stem == "round-000002"
 
 
 @pytest.mark.parametrize("damage", ["a round gone", "the best gone", "a value changed", "all gone"])

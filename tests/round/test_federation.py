@@ -71,6 +71,8 @@ def test_norm_layers_and_running_statistics_are_mixed_with_the_weights(method, w
         assert torch.allclose({**theta, **buffers}[name], mean, rtol=1e-12), name
         assert not torch.allclose(sent[0], sent[1]), "equal clients would hide the weights"
     assert int(buffers["1.num_batches_tracked"]) == 0, "counters are never averaged"
+    losses = sum(w * update.metrics["loss"] for w, update in zip(weights, run.updates, strict=True)) / sum(weights)
+    assert run.federation.row["train/loss"] == pytest.approx(losses, rel=1e-12)
 
 
 class Clients:
