@@ -49,7 +49,7 @@ class FederatedData(LightningDataModule):
         batch_size: Samples a local batch; null is the client's whole set.
         drop_last: Leave out a smaller last local batch (never the only one).
         eval_batch_size: Samples a batch in evaluation.
-        augment: Augment training images; null follows the data set's habit.
+        augment: Augment training images; null follows the data set's default.
         val_fraction: Share of the training set held out, class-balanced, BEFORE partitioning; 0 for none.
             Clients that the source names keep at least one sample.
         limit_train: Use a class-balanced subset of so many training samples (validation samples included).
