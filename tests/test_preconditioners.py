@@ -60,6 +60,43 @@ def test_it_works_on_networks_under_both_methods(fisher):
         assert losses[-1] < losses[0]
 
 
+class PlainMean:
+    """A mixing that forgets P: the weighted mean of a block."""
+
+    def __init__(self, W):
+        self.sum, self.weight, self.dtype = W.double() * 0, torch.zeros((), dtype=torch.float64), W.dtype
+
+    @property
+    def empty(self):
+        return float(self.weight) == 0
+
+    def add(self, W, P, weight):
+        self.sum, self.weight = self.sum + weight * W.double(), self.weight + weight
+
+    def tensors(self):
+        return [self.sum, self.weight]
+
+    def finish(self):
+        return (self.sum / self.weight).to(self.dtype)
+
+
+class PlainlyMixed(Foof):
+    def mixing(self, block, W, off_diagonal=1.0):
+        return PlainMean(W)
+
+
+def test_a_preconditioner_may_mix_in_its_own_way():
+    net = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+    clients, work = regression_clients(), LocalWork(steps=2)
+    ours, plain = (
+        Rounds(method, net, clients, work, SumOfSquares(), weighting="size")
+        for method in (FedPM(0.1, preconditioner=PlainlyMixed(1.0)), LocalNewton(0.1, preconditioner=Foof(1.0)))
+    )
+    for _ in range(2):
+        a, b = ours.step(), plain.step()
+        assert all(torch.allclose(a[name], b[name], rtol=0, atol=1e-13) for name in a)
+
+
 @pytest.mark.parametrize("make", [Foof, Hessian, Diagonal])
 def test_one_object_serves_two_methods(make):
     """It holds settings alone: nothing of a network stays in it."""

@@ -23,7 +23,7 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.server.mixing import RunningPreconditionedMix
-from fedpm_lightning.server.preconditioned import Block
+from fedpm_lightning.server.preconditioned import Block, BlockMix
 
 
 class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
@@ -69,7 +69,7 @@ class LocalPreconditioner(ABC):
     ) -> PreconditionedOptimizer:
         """Return a client's optimizer of this round; `lr` already has the schedule's factor."""
 
-    def mixing(self, block: Block, W: Tensor, off_diagonal: float = 1.0) -> RunningPreconditionedMix:
+    def mixing(self, block: Block, W: Tensor, off_diagonal: float = 1.0) -> BlockMix:
         """Return the server's running sums of one block around its starting weights W [*, out, d]."""
         return RunningPreconditionedMix(block.name, W, off_diagonal)
 

@@ -46,6 +46,27 @@ class Block(Protocol):
         ...
 
 
+class BlockMix(Protocol):
+    """The server's running sums of one block, which end in its new weights."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether no client has had a say yet."""
+        ...
+
+    def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:
+        """Add one client's weights W_i [*, out, d] and its P_i."""
+        ...
+
+    def tensors(self) -> list[Tensor]:
+        """Return the running sums, to be all-reduced in place."""
+        ...
+
+    def finish(self) -> Tensor:
+        """Return the mixed weights, [*, out, d]."""
+        ...
+
+
 class PreconditionedAggregator(Aggregator):
     """Streams sum w_i P_i and sum w_i (W_i - W) P_i for each layer.
 
@@ -60,7 +81,7 @@ class PreconditionedAggregator(Aggregator):
         self,
         theta: Params,
         layers: Sequence[Block],
-        mixes: Mapping[str, RunningPreconditionedMix] | None = None,
+        mixes: Mapping[str, BlockMix] | None = None,
         kept: ServerState | None = None,
     ) -> None:
         self._kept = kept
@@ -68,7 +89,7 @@ class PreconditionedAggregator(Aggregator):
         self._layers = layers
         if mixes is None:
             mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}
-        self._mixes = dict(mixes)
+        self._mixes: dict[str, BlockMix] = dict(mixes)
         mixed = {name for layer in layers for name in layer.params}
         self._mean = RunningMean({name: W for name, W in theta.items() if name not in mixed})
 
@@ -82,8 +103,9 @@ class PreconditionedAggregator(Aggregator):
         self._mean.add(update.params, weight)
 
     def factor_means(self) -> dict[str, RunningFactorMean]:
-        """Return the running mean factor of every layer that a client had a say in."""
-        return {name: mix.factors for name, mix in self._mixes.items() if not mix.empty}
+        """Return the running mean factor of every layer that a client had a say in and that is mixed by matrices."""
+        mixes = {name: mix for name, mix in self._mixes.items() if isinstance(mix, RunningPreconditionedMix)}
+        return {name: mix.factors for name, mix in mixes.items() if not mix.empty}
 
     def preconditioner_sums(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield (layer name, sum w_i P_i [*, d, d], sum w_i []) of every layer that a client had a say in."""
