@@ -31,9 +31,11 @@ class Averaging(nn.Module):
         self.register_buffer("mask", torch.tensor([0.0, -float("inf"), 0.0]))
         self.register_buffer("count", torch.tensor(3))
         self.register_buffer("flag", torch.tensor(True))
+        self.register_buffer("first", None)  # made by the first forward pass
 
     def forward(self, x):
         self.seen = self.seen + x.detach().sum()
+        self.first = x.detach().sum() if self.first is None else self.first
         self.hidden = getattr(self, "hidden", 0) + 1
         return self.linear(x) + 0 * self.mask.nan_to_num(neginf=0.0)
 
@@ -49,6 +51,7 @@ def test_nothing_that_a_forward_pass_assigns_reaches_the_next_client():
     alone, _ = local.train(second)
     local.train(first)
     after, _ = local.train(second)
+    assert torch.allclose(local.model.net.first, second.pool.x[second.rows].sum()), "not the client before"
     assert local.model.net.hidden == 2 and torch.equal(after.buffers["seen"], alone.buffers["seen"])
     assert float(alone.buffers["seen"]) == pytest.approx(2 * float(second.pool.x[second.rows].sum())), "the new value"
 

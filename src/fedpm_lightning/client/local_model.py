@@ -161,6 +161,7 @@ class _Attributes:
 
     def restore(self) -> None:
         """Put back what was there; tensors keep the values that were written into them."""
+        self._live.clear()
         self._live.update(self._buffers)
         own = vars(self.module)
         if own.keys() != self._names:
