@@ -1,4 +1,4 @@
-"""Every YAML file in configs/ runs, and every method file states every hyper-parameter of its method."""
+"""Every YAML file in configs/ runs, and a method file says what departs from its method's defaults."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.configuration.names import arguments
+from fedpm_lightning.configuration.read import read
 from resume_parts import torn_and_gone_on
 
 CONFIGS = Path(__file__).resolve().parent.parent / "configs"
@@ -111,15 +113,38 @@ def test_convex_method_files_come_closer_and_go_on_bit_for_bit(fedpm, tmp_path, 
     assert float(run.rows[1]["opt/distance"]) < run.summary["initial"]["opt/distance"]
 
 
+def departures(node, where):
+    """Yield every argument of a class, and of the classes inside of it, with the class's default."""
+    module, _, name = node["class_path"].rpartition(".")
+    parameters = inspect.signature(getattr(import_module(module), name)).parameters
+    for key, value in (node.get("init_args") or {}).items():
+        yield f"{where}.{key}", value, parameters[key].default
+        if isinstance(value, dict):
+            yield from departures(value, f"{where}.{key}")
+
+
 @pytest.mark.parametrize("name", METHOD_FILES)
-def test_a_method_file_states_every_hyper_parameter(name):
-    """Otherwise a value of the file below would stay in force, silently."""
+def test_a_method_file_states_what_departs_from_the_defaults_and_no_more(name):
     config = yaml.safe_load((CONFIGS / name).read_text())
     assert "label" in config and {"weighting", "server_optimizer"} <= config["model"].keys()
-    method = config["model"]["method"]
-    module, _, cls = method["class_path"].rpartition(".")
-    arguments = inspect.signature(getattr(import_module(module), cls)).parameters
-    assert set(method["init_args"]) == set(arguments)
+    for branch in ("method", "server_optimizer"):
+        node = config["model"][branch]
+        stated = departures(node, f"{name}: {branch}") if isinstance(node, dict) else ()
+        assert [key for key, value, default in stated if value == default] == []
+
+
+@pytest.mark.parametrize("name", METHOD_FILES)
+def test_a_method_file_means_the_same_over_any_other(name, tmp_path):
+    """No value of the file below stays in force, silently: of the same class, of another, or beside it."""
+    own = yaml.safe_load((CONFIGS / name).read_text())["model"]["method"]
+    path = own if isinstance(own, str) else own["class_path"]
+    first = (arguments(path) or ("lr",))[0]
+    other = {"class_path": path, "init_args": {first: 123}}
+    below = {"label": "below", "model": {"method": other, "server_optimizer": "torch.optim.SGD"}}
+    (tmp_path / "below.yaml").write_text(yaml.safe_dump(below))
+    file = ("--config", str(CONFIGS / name))
+    alone, over = read(["fit", *file]).values, read(["fit", "--config", str(tmp_path / "below.yaml"), *file]).values
+    assert alone == over
 
 
 def test_the_diagnostics_lie_over_a_network(quickstart):

@@ -38,7 +38,7 @@ def node(name, **arguments):
 
 
 NODES = {
-    "model.method": ("fedpm_lightning.methods.FedPM", "FedAvg"),
+    "model.method": ("fedpm_lightning.methods.FedProx", "FedAvg"),
     "model.net": ("fedpm_lightning.models.MLP", "Logistic"),
     "model.server_optimizer": ("fedpm_lightning.server.adaptive.FedAdam", "FedAdagrad"),
     "model.lr_schedule": ("fedpm_lightning.schedules.Step", "Exponential"),
@@ -54,7 +54,7 @@ def test_another_class_begins_its_branch_anew_whatever_the_key(layers, key):
     branch, name = key.split(".")
     old, new = NODES[key]
     below = {branch: {name: {"class_path": old, "init_args": {}}}}
-    shared = next(iter(set(arguments(old) or ("name",)) - {"params"}))
+    shared = next(name for name in arguments(old) or ("name",) if name != "params")
     below[branch][name]["init_args"] = {shared: 0.25}
     assert layers(below)[branch][name]["init_args"] == {shared: 0.25}
     by_option = layers(below, options=[f"--{key}", new])[branch][name]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
-from fedpm_lightning.configuration.compose import Composition
+from fedpm_lightning.configuration.compose import Composition, dig
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
 from fedpm_lightning.configuration.names import arguments, choices
@@ -79,6 +79,7 @@ def read(argv: Sequence[str]) -> Configuration:
             composed.lay_option(name, value)
     composed.values.pop(FILE, None)
     _find_checkpoint(verb, composed.values)
+    _fill_in(composed.values)
     check_names(composed)
     return Configuration(verb, composed, asks)
 
@@ -111,6 +112,16 @@ def _find_checkpoint(verb: str, values: dict[str, Any]) -> None:
         folder = Path(str(run_dir)) / "checkpoints"
         best = folder / "best.ckpt"
         values["ckpt_path"] = str(best if best.is_file() else folder / "last.ckpt")
+
+
+def _fill_in(values: dict[str, Any]) -> None:
+    """Write the class that null stands for inside of another one, so that config.yaml shows its arguments."""
+    for key, spec in CLASSES.items():
+        outer, _, name = key.rpartition(".")
+        node = dig(values, outer) if spec.default else None
+        path = node.get("class_path") if isinstance(node, dict) else None
+        if isinstance(path, str) and name in (arguments(path) or ()) and dig(node, f"init_args.{name}") is None:
+            node.setdefault("init_args", {})[name] = {"class_path": spec.default}
 
 
 def check_names(composed: Composition) -> None:
