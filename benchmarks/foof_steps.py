@@ -80,7 +80,7 @@ def layer_inputs(model: LocalModel, batch: Batch) -> dict[str, Tensor]:
 
 def layer_parts(layer: Layer, x: Tensor, G: Tensor, steps: int) -> tuple[dict[str, float], float]:
     """Return the CPU seconds a step of each part of one layer's FOOF, and of all parts in the last step."""
-    factor, total, last = RunningFactor(layer.name), dict.fromkeys(PARTS, 0.0), 0.0
+    factor, total, last = RunningFactor(layer.name, ema=0.95), dict.fromkeys(PARTS, 0.0), 0.0
     for _ in range(steps):
         marks = [time.process_time()]
         rows = observe_rows(x, layer)

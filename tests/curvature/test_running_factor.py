@@ -12,6 +12,7 @@ from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.math import gram
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.preconditioners import Foof
 
 
 def batches(n: int, R: int = 4, d: int = 24, lead: tuple[int, ...] = ()) -> list[Tensor]:
@@ -68,13 +69,13 @@ def test_an_earlier_p_does_not_move() -> None:
 
 def test_nothing_observed_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="'fc' has a gradient but no rows"):
-        RunningFactor("fc").preconditioner(1.0, "relative")
+        RunningFactor("fc", 0.9).preconditioner(1.0, "relative")
 
 
 @pytest.mark.parametrize("ema", [-0.1, 1.1, float("nan")])
 def test_bad_decays_are_rejected(ema: float) -> None:
     with pytest.raises(ValueError, match=r"ema must be in \[0, 1\]"):
-        RunningFactor("fc", ema)
+        Foof(ema=ema)
 
 
 @pytest.mark.parametrize("ema", [0.5, 1.0])
@@ -121,5 +122,5 @@ def test_a_factor_is_settled_once_it_rests_on_d_rows() -> None:
 
 
 def test_max_rows_is_positive() -> None:
-    with pytest.raises(ValueError, match="max_rows must be at least 1 or null, got 0"):
-        RunningFactor("fc", max_rows=0)
+    with pytest.raises(ValueError, match="max_rows must be a finite number of at least 1, got 0"):
+        Foof(max_rows=0)

@@ -58,6 +58,24 @@ def test_a_full_pass_is_damped_by_the_mean_of_its_diagonal() -> None:
     assert torch.allclose(run.updates[0].message["P"]["0"].dense(), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_off_diagonal_entries_are_shrunk_in_the_mixing_alone(share: float) -> None:
+    """By hand on one layer: every P_i of the mixing has its off-diagonal entries times `share`; the steps have not."""
+    clients, net = regression_clients(2, n=20), linear()
+    method = FedPM(0.1, preconditioner=Foof(damping=1.0), mix_damping=None, mix_off_diagonal=share)
+    run = Rounds(method, net, clients, loss=SumOfSquares())
+    theta, P, W = run.step()["0.weight"], [], []
+    for update in run.updates:
+        own = update.message["P"]["0"].dense()
+        P.append(share * own + (1 - share) * own.diagonal().diag())
+        W.append(update.params["0.weight"])
+    expected = torch.linalg.solve(sum(P), sum(w @ p for w, p in zip(W, P, strict=True)), left=False)
+    assert torch.allclose(theta, expected, rtol=0, atol=1e-11)
+    whole = Rounds(FedPM(0.1, preconditioner=Foof(damping=1.0), mix_damping=None), net, clients, loss=SumOfSquares())
+    assert not torch.allclose(whole.step()["0.weight"], theta, rtol=0, atol=1e-4)
+    assert all(torch.equal(a.params["0.weight"], w) for a, w in zip(whole.updates, W, strict=True))
+
+
 def test_parameters_without_a_factor_are_mixed_by_the_clients_weights() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(5, 4), nn.LayerNorm(4), nn.Linear(4, 2)).double()

@@ -17,7 +17,6 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
@@ -89,15 +88,10 @@ class RunningFactor:
         max_rows: A layer four times as wide keeps the last batches that have at most so many rows together (the newest
             one whatever it has), and stays with Woodbury; None: no layer does, A becomes dense.
 
-    Raises:
-        ValueError: If `ema` is outside [0, 1] or `max_rows` is below 1.
+    Ranges and defaults are those of `preconditioners.Foof`.
     """
 
-    def __init__(self, layer: str, ema: float = 0.95, spatial: Spatial = "mean", max_rows: int | None = None) -> None:
-        if not (math.isfinite(ema) and 0 <= ema <= 1):
-            raise ValueError(f"ema must be in [0, 1], got {ema}; 0 keeps the last batch, 1 averages all of them")
-        if max_rows is not None and max_rows < 1:
-            raise ValueError(f"max_rows must be at least 1 or null, got {max_rows}; null keeps what all batches tell")
+    def __init__(self, layer: str, ema: float, spatial: Spatial = "mean", max_rows: int | None = None) -> None:
         self.layer, self.ema, self.max_rows = layer, ema, max_rows
         self.spatial: Spatial = spatial
         self.settled = False
