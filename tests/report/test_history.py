@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 
@@ -87,3 +88,12 @@ def test_recap_shows_all_three_moments_and_the_cost():
 def test_units():
     assert [human_bytes(b) for b in (0, 999, 1500, 2.5e13)] == ["0 B", "999 B", "1.5 kB", "25 TB"]
     assert [human_seconds(s) for s in (0.83, 60, 3725)] == ["0.8 s", "1 min 00 s", "1 h 02 min"]
+
+
+def test_every_documented_column_is_known_by_name(repo):
+    """So that a diagnostic that docs/metrics.md describes has a name, a unit and a place on the dashboard."""
+    table = (repo / "docs" / "metrics.md").read_text().split("## Columns of metrics.csv")[1].split("\n## ")[0]
+    firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    columns = {name for first in firsts for name in re.findall(r"`([^`]+)`", first)}
+    assert len(columns) > 30
+    assert [column for column in sorted(columns) if known(column).name == column] == []
