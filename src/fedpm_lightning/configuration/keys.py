@@ -76,6 +76,7 @@ CLASSES: dict[str, ClassKey] = {
     "model.method.preconditioner": ClassKey(
         ("fedpm_lightning.preconditioners",), "LocalPreconditioner", default="fedpm_lightning.preconditioners.Foof"
     ),
+    "model.method.local_optimizer": ClassKey(("torch.optim",), "Optimizer"),
     "model.net": ClassKey(("fedpm_lightning.models",), "Module"),
     "model.server_optimizer": ClassKey(("fedpm_lightning.server.adaptive", "torch.optim"), "Optimizer"),
     "model.lr_schedule": ClassKey(("fedpm_lightning.schedules",), "Schedule"),

@@ -71,8 +71,19 @@ def build(make: Callable[[Iterable[Tensor]], Optimizer], params: Params, exact_f
     return optimizer
 
 
-def check_steps(make: Callable[[Iterable[Tensor]], Optimizer], params: Params) -> None:
-    """Try one step of a server optimizer on copies of theta.
+def check_steps(
+    make: Callable[[Iterable[Tensor]], Optimizer],
+    params: Params,
+    key: str = "model.server_optimizer",
+    given: str = "theta - target",
+) -> None:
+    """Try one step of an optimizer on copies of theta.
+
+    Args:
+        make: Builds it from parameters.
+        params: theta.
+        key: Its key, for messages.
+        given: What it will see as its gradient, for messages.
 
     Raises:
         ValueError: If it needs more than a gradient: LBFGS evaluates a loss, which the server does not have.
@@ -85,6 +96,6 @@ def check_steps(make: Callable[[Iterable[Tensor]], Optimizer], params: Params) -
         optimizer.step(lambda: None)  # pyright: ignore[reportArgumentType, reportCallIssue]
     except Exception as cause:
         raise ValueError(
-            f"model.server_optimizer {type(optimizer).__name__} cannot step from theta - target alone: use one that "
+            f"{key} {type(optimizer).__name__} cannot step from {given} alone: use one that "
             f"needs gradients only, such as SGD or Adam ({type(cause).__name__}: {str(cause).splitlines()[0]})"
         ) from cause
