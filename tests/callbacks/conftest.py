@@ -32,7 +32,11 @@ ACCURACY = [0.2, 0.6, 0.4, 0.5, 0.1, 0.3]
 class TinyData(LightningDataModule):
     name, num_clients, seed, eval_names = "toy", 2, 7, ["val"]
     partition_report = SimpleNamespace(
-        to_dict=lambda: {"partition": {"kind": "Dirichlet", "alpha": 0.1}, "sizes": [3, 4], "sha256": "abc"}
+        to_dict=lambda: {
+            "partition": {"kind": "Dirichlet", "arguments": {"alpha": 0.1}},
+            "sizes": [3, 4],
+            "sha256": "abc",
+        }
     )
 
     def train_dataloader(self):
@@ -46,7 +50,7 @@ class TinyModule(FederatedModule):
     """Round r ends with val/acc = ACCURACY[r]; `fail` raises in a round, `late` records more in round 2."""
 
     def __init__(self, fail: tuple[int, Exception] | None = None, late: bool = False):
-        super().__init__(torch.nn.Linear(1, 1), FedAvg())
+        super().__init__(torch.nn.Linear(1, 1), FedAvg(), seed=7)
         self.fail, self.late = fail, late
 
     def configure_callbacks(self):

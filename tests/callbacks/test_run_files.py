@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from fedpm_lightning.callbacks.run_facts import data_name, find_key, plain, to_json
+from fedpm_lightning.callbacks.run_facts import plain, to_json
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.run import load_run
@@ -161,18 +161,6 @@ def test_plain_values_are_strict_json():
     value = {1: (1.5, float("nan")), "t": torch.tensor([1, 2]), "p": Path("a/b"), "n": Namespace(x={3})}
     assert plain(value) == {"1": [1.5, None], "t": [1, 2], "p": "a/b", "n": {"x": [3]}}
     assert json.loads(to_json(value))["p"] == "a/b"
-
-
-def test_keys_are_found_shallowest_first():
-    assert find_key({"a": {"b": {"x": 1}}, "c": {"x": 2}}, "x") == 2
-    assert find_key({"x": None, "a": {"x": 0}}, "x") == 0
-    assert find_key({"a": 1}, "x") is None
-
-
-def test_the_data_set_is_named_by_whoever_knows_it():
-    assert data_name(Namespace(name="a"), {"data": {"name": "b"}}) == "a"
-    assert data_name(Namespace(name=None), {"data": {"init_args": {"name": "b"}}}) == "b"
-    assert data_name(None, {"data": {"class_path": "my.Data"}}) == "Data"
 
 
 def test_the_monitor_is_at_hand_for_checkpoints():

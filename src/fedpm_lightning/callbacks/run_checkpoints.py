@@ -181,7 +181,7 @@ def setting(trainer: Trainer) -> dict[str, Any]:
     facts = partition_facts(getattr(trainer, "datamodule", None))
     labels = json.dumps(facts.get("histogram")).encode()
     return {
-        "partition_hash": facts.get("hash") or facts.get("sha256"),
+        "partition_hash": facts.get("sha256"),
         "labels_hash": hashlib.sha256(labels).hexdigest(),
         "ranks": trainer.world_size,
         "threads": torch.get_num_threads(),

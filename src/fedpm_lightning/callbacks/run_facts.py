@@ -1,4 +1,4 @@
-"""What identifies a run, read from its configuration and its objects, as plain JSON values."""
+"""What identifies a run, read from its objects, and values as strict JSON."""
 
 from __future__ import annotations
 
@@ -7,58 +7,83 @@ import math
 import platform
 from argparse import Namespace
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import federation_of
+from fedpm_lightning.callbacks.base import data_of, federation_of
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
 
 Facts = dict[str, Any]
 
 
-def run_facts(trainer: Trainer, module: LightningModule, config: Mapping[str, Any]) -> Facts:
-    """Collect the facts of a run that do not change while it goes on.
+@dataclass(frozen=True)
+class RunFacts:
+    """What identifies a run beside its configuration, and does not change while it goes on.
 
-    Objects are asked first (they know the defaults), the configuration answers what they don't know.
+    Attributes:
+        method: The method's class.
+        data: The data set's name.
+        partition: The kind of split (Dirichlet, IID, ...); None where the data report none.
+        alpha: Its alpha, where it has one.
+        clients: N.
+        local_epochs: E, or None.
+        local_steps: K, or None.
+        seed: The experiment's.
+        rounds: Rounds asked for.
+        partition_hash: Of who holds which sample.
+        heterogeneity: How unlike the clients are.
+        versions: That decide the numbers of a run.
+        device: That trains.
+        ranks: Processes.
+        threads: Of an operation on the CPU.
+        executor: One client after another, or so many at once: it decides last bits.
     """
-    data = cast(Any, getattr(trainer, "datamodule", None))
-    partition = partition_facts(data)
-    seeds = [find_key(config, "seed_everything"), find_key(config, "seed"), getattr(data, "seed", None)]
-    return {
-        "method": type(federation_of(module).method).__name__,
-        "data": data_name(data, config),
-        "partition": partition_kind(partition) or partition_kind(config),
-        "alpha": _first(find_key(partition, "alpha"), find_key(_section(config, "data"), "alpha")),
-        "clients": getattr(data, "num_clients", None) or find_key(config, "num_clients"),
-        "local_epochs": find_key(config, "local_epochs"),
-        "local_steps": find_key(config, "local_steps"),
-        "seed": _first(*seeds),
-        "rounds": trainer.max_epochs,
-        "partition_hash": _first(partition.get("hash"), partition.get("sha256")),
-        "heterogeneity": partition.get("heterogeneity"),
-        "versions": versions(),
-        "device": device_name(trainer),
-        "ranks": trainer.world_size,
-        "threads": torch.get_num_threads(),
-        # One client after another, or so many at once: it decides last bits.
-        "executor": str(federation_of(module).executor),
-    }
 
+    method: str
+    data: str
+    partition: str | None
+    alpha: float | None
+    clients: int
+    local_epochs: int | None
+    local_steps: int | None
+    seed: int
+    rounds: int | None
+    partition_hash: str | None
+    heterogeneity: dict[str, Any] | None
+    versions: dict[str, str]
+    device: str
+    ranks: int
+    threads: int
+    executor: str
 
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return one branch of the configuration; the method's alpha is not the partition's."""
-    found = config.get(key)
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
-
-
-def data_name(data: object, config: Mapping[str, Any]) -> str | None:
-    """Name the data set: as its DataModule does, else as the configuration does, else by class."""
-    entry = find_key(config, "data")
-    given = find_key(cast("Mapping[str, Any]", entry), "name") if isinstance(entry, Mapping) else None
-    return getattr(data, "name", None) or given or class_name(entry)
+    @classmethod
+    def of(cls, trainer: Trainer, module: LightningModule) -> RunFacts:
+        """Read them from the objects of a run."""
+        federation, data = federation_of(module), data_of(trainer)
+        report = partition_facts(data)
+        split: Facts = report.get("partition", {})
+        return cls(
+            method=type(federation.method).__name__,
+            data=data.name,
+            partition=split.get("kind"),
+            alpha=split.get("arguments", {}).get("alpha"),
+            clients=data.num_clients,
+            local_epochs=federation.work.epochs,
+            local_steps=federation.work.steps,
+            seed=federation.seed,
+            rounds=trainer.max_epochs,
+            partition_hash=report.get("sha256"),
+            heterogeneity=report.get("heterogeneity"),
+            versions=versions(),
+            device=device_name(trainer),
+            ranks=trainer.world_size,
+            threads=torch.get_num_threads(),
+            executor=str(federation.executor),
+        )
 
 
 def partition_facts(data: object) -> Facts:
@@ -68,13 +93,6 @@ def partition_facts(data: object) -> Facts:
         return {}
     facts = cast(Facts, plain(report.to_dict()))
     return {**facts, "heterogeneity": heterogeneity_of(facts)}
-
-
-def partition_kind(facts: Mapping[str, Any]) -> str | None:
-    """Name the kind of split (iid, dirichlet, ...) from a report or a configuration."""
-    split = find_key(facts, "partition")
-    inner = find_key(cast("Mapping[str, Any]", split), "kind") if isinstance(split, Mapping) else None
-    return str(inner) if inner is not None else class_name(split)
 
 
 def versions() -> dict[str, str]:
@@ -95,33 +113,6 @@ def device_name(trainer: Trainer) -> str:
     """Name the device that trains, with the model of a GPU."""
     device = trainer.strategy.root_device
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
-
-
-def find_key(config: Mapping[str, Any], key: str) -> Any:
-    """Find the shallowest entry of that name in a nested configuration; None if there is none."""
-    level: list[Mapping[str, Any]] = [config]
-    while level:
-        for mapping in level:
-            if mapping.get(key) is not None:
-                return mapping[key]
-        level = [
-            cast("Mapping[str, Any]", value)
-            for mapping in level
-            for value in mapping.values()
-            if isinstance(value, Mapping)
-        ]
-    return None
-
-
-def class_name(entry: object) -> str | None:
-    """Return the bare class name of a configuration entry `{class_path: a.b.C}` or `C`."""
-    path = cast("Mapping[str, Any]", entry).get("class_path") if isinstance(entry, Mapping) else entry
-    return None if path is None else str(path).rsplit(".", 1)[-1]
-
-
-def _first(*values: Any) -> Any:
-    """Return the first value that is not None: 0 is a seed like any other."""
-    return next((value for value in values if value is not None), None)
 
 
 def plain(value: object) -> Any:

@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
-from fedpm_lightning.callbacks.run_facts import Facts, partition_facts, run_facts, to_json
+from fedpm_lightning.callbacks.run_facts import Facts, RunFacts, partition_facts, to_json
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
@@ -98,7 +98,7 @@ class RunFiles(FederatedCallback):
         if trainer.global_step > 0:  # W&B cannot take back what the stopped process sent after its checkpoint
             self._seen_by_wandb = int(max((row["round"] for row in read_rows(self._csv.path)), default=0))
         self._open(trainer, pl_module)
-        self._facts = run_facts(trainer, pl_module, self._config)
+        self._facts = vars(RunFacts.of(trainer, pl_module))
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
         rules = federation_of(pl_module).rules

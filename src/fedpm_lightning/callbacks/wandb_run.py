@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.callbacks.run_facts import plain, run_facts
+from fedpm_lightning.callbacks.run_facts import RunFacts, plain
 from fedpm_lightning.callbacks.run_files import find_history, find_run_files, is_finished
 from fedpm_lightning.report.weights_and_biases.scope import column_tags, short_tag
 
@@ -46,7 +46,7 @@ class WandbRun(FederatedCallback):
         """Complete the run before anything is logged to it: definitions do not apply backwards."""
         if stage != "fit":
             return
-        facts = run_facts(trainer, pl_module, self._config)
+        facts = vars(RunFacts.of(trainer, pl_module))
         for run in _runs(trainer):
             # Every metric against `round`, also those that a logger row does not carry with it.
             run.define_metric("round")
