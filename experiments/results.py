@@ -56,7 +56,7 @@ def table(arguments: list[str]) -> str:
         out = Path(folder) / "table.md"
         if main(["compare", *there, *options, "--format", "markdown", "--output", str(out)]):
             raise SystemExit(f"fedpm compare failed for {arguments}")
-        return out.read_text().strip()
+        return out.read_text().replace(f"{Path.cwd()}/", "").strip()
 
 
 def tuning(folder: Path) -> str:
@@ -86,6 +86,9 @@ def draw() -> None:
         there = [path for path in paths if Path(path).exists()]
         if there and main(["compare", *there, "--plots", f"docs/figures/{name}"]):
             raise SystemExit(f"fedpm compare --plots failed for {name}")
+        for path in Path(f"docs/figures/{name}").iterdir():
+            if path.suffix == ".pdf" or path.name.startswith("test_loss"):
+                path.unlink()  # the page shows accuracy
 
 
 if __name__ == "__main__":
