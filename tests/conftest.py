@@ -10,7 +10,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import csv
 import io
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.node.get_closest_marker("pictures") is None:
         draw = "fedpm_lightning.callbacks.partition_picture.PartitionPicture.on_train_start"
         monkeypatch.setattr(draw, lambda self, trainer, module: None)
+
+
+@pytest.fixture(autouse=True)
+def forget_wandb() -> Iterator[None]:
+    """Let every test begin without what W&B, once a process, has read of an earlier test's environment."""
+    yield
+    if (wandb := sys.modules.get("wandb")) is not None:
+        wandb.teardown()
 
 
 @pytest.fixture
