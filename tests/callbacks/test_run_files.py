@@ -12,7 +12,7 @@ from lightning.pytorch.loggers import CSVLogger
 from fedpm_lightning.callbacks.run_facts import plain, to_json
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
-from fedpm_lightning.report.run import load_run
+from fedpm_lightning.report.run import Column, Heterogeneity, load_run
 
 # torch renamed what Lightning still imports.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
@@ -66,7 +66,7 @@ def test_the_report_reads_what_was_written(fit, files, config):
     fit([files])
     run = load_run(files.run_dir)
     assert run.config == config and run.state == "finished"
-    assert run.column == ("toy", "alpha=0.1") and run.history.value("val/acc", "best") == 0.6
+    assert run.column == Column("toy", Heterogeneity(value=0.1)) and run.history.value("val/acc", "best") == 0.6
 
 
 def test_a_summary_exists_from_the_first_moment(fit, files, tiny):

@@ -14,6 +14,7 @@ from fedpm_lightning.report.plots.ablation import ablations
 from fedpm_lightning.report.plots.curves import _finish, curve, draw, legend_labels, style
 from fedpm_lightning.report.plots.figure import draw_panels
 from fedpm_lightning.report.plots.style import styles
+from fedpm_lightning.report.run import Column, Heterogeneity
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.compare import AXES, make_parser
 from fedpm_lightning.report.tables.grid import Cell, build_grid
@@ -75,7 +76,7 @@ def test_the_ablation_holds_the_total_of_local_epochs_fixed(write_run, tmp_path)
     write_run(tmp_path / "another rate", "FedAvg", 7, acc=(0.1,) * 8, local_epochs=1, method={"lr": 9})
     found = ablations(find_runs([tmp_path]), "val/acc", FINAL)
     ((panel, lines),) = found.items()
-    assert panel == (("digits", "alpha=0.1"), 8) and list(lines) == ["FedAvg", "FedPM"]
+    assert panel == (Column("digits", Heterogeneity(value=0.1)), 8) and list(lines) == ["FedAvg", "FedPM"]
     means = {label: {epochs: cell.mean for epochs, cell in cells.items()} for label, cells in lines.items()}
     assert means["FedAvg"] == pytest.approx({1: 0.56, 2: 0.57, 4: 0.59})
     assert {cell.n for cells in lines.values() for cell in cells.values()} == {2}

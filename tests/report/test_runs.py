@@ -49,7 +49,7 @@ def test_columns_name_the_split(tmp_path, write_run):
     iid = load_run(write_run(tmp_path / "iid", alpha=None, partition="IID"))
     fine = load_run(write_run(tmp_path / "d"))
     classes = load_run(write_run(tmp_path / "c", partition="DirichletOverClasses"))
-    assert [run.column[1] for run in (iid, fine, classes)] == [
+    assert [run.column.heterogeneity.written() for run in (iid, fine, classes)] == [
         "IID",
         "alpha=0.1",
         "DirichletOverClasses alpha=0.1",

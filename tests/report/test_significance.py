@@ -9,12 +9,13 @@ import statistics
 import pytest
 from scipy import stats
 
+from fedpm_lightning.report.run import Column, Heterogeneity
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.grid import build_grid
 from fedpm_lightning.report.tables.significance import compare_column, holm, paired_p, significance_lines
 from fedpm_lightning.report.tables.statistic import CostToReach
 
-COLUMN = ("digits", "alpha=0.1")
+COLUMN = Column("digits", Heterogeneity(value=0.1))
 BEST = [0.91, 0.93, 0.90, 0.95, 0.92, 0.94]
 NEAR = [0.90, 0.90, 0.91, 0.92, 0.90, 0.90]
 FAR = [0.70, 0.75, 0.71, 0.73, 0.78, 0.72]

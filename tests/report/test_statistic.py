@@ -8,7 +8,7 @@ import math
 import pytest
 
 from fedpm_lightning.report.history import History
-from fedpm_lightning.report.run import load_run
+from fedpm_lightning.report.run import Column, Heterogeneity, load_run
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.compare import main
 from fedpm_lightning.report.tables.grid import build_grid
@@ -16,7 +16,7 @@ from fedpm_lightning.report.tables.render import cell_text
 from fedpm_lightning.report.tables.statistic import BEST, FINAL, CostToReach, WithinBudget, as_statistic, first_reaching
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
 
-COLUMN = ("digits", "alpha=0.1")
+COLUMN = Column("digits", Heterogeneity(value=0.1))
 
 
 @pytest.fixture

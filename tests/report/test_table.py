@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from fedpm_lightning.methods import METHODS
+from fedpm_lightning.report.run import Column, Heterogeneity
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.compare import main
 from fedpm_lightning.report.tables.grid import build_grid, number_format
@@ -16,7 +17,7 @@ from fedpm_lightning.report.tables.render import best_cells, cell_text, render
 from fedpm_lightning.report.tables.significance import compare_column
 from fedpm_lightning.report.taxonomy import colour_and_marker, taxonomy_order
 
-COLUMN = ("digits", "alpha=0.1")
+COLUMN = Column("digits", Heterogeneity(value=0.1))
 
 
 def grid_of(path, metric="test/acc", at="final"):
@@ -54,7 +55,7 @@ def test_settings_tuned_per_column_stay_one_row(tmp_path, write_run):
     write_run(tmp_path / "b", "FedPM", alpha=1.0, method={"lr": 0.01})
     grid = grid_of(tmp_path)
     assert list(grid.rows) == ["FedPM"]
-    assert grid.columns == [("digits", "alpha=1"), COLUMN]
+    assert grid.columns == [Column("digits", Heterogeneity(value=1)), COLUMN]
 
 
 def test_equal_last_names_are_told_apart_by_what_stands_before_them(tmp_path, write_run):

@@ -10,7 +10,7 @@ import pytest
 
 from fedpm_lightning.callbacks.wandb_run import finish_wandb
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.run import Column, Heterogeneity, RunError
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.weights_and_biases.offline import read_file, read_offline, records
 from fedpm_lightning.report.weights_and_biases.record import WandbRecord, only_ours, read_project, record_of, to_run
@@ -156,7 +156,7 @@ def test_the_pieces_of_a_resumed_run_are_one_run(tmp_path):
 def test_the_state_of_a_run_that_did_not_record_its_facts(change, state):
     run = to_run(WandbRecord(**{"name": "somewhere", "config": CONFIG, "rows": rows(1, 2), **change}))
     assert run.state == state
-    assert (run.label, run.seed, run.column) == ("FedAvg", 3, ("digits", "alpha=0.5"))
+    assert (run.label, run.seed, run.column) == ("FedAvg", 3, Column("digits", Heterogeneity(value=0.5)))
 
 
 def test_runs_of_something_else_are_passed_over_with_a_line(capsys):

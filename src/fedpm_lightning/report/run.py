@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fedpm_lightning.report.history import History, monitor_from
 from fedpm_lightning.report.metrics_csv import read_rows
@@ -27,6 +27,40 @@ _WAY_OUT = "remove the folder or run it again"
 
 class RunError(ValueError):
     """A folder that is no run, or one whose files cannot be read."""
+
+
+class Heterogeneity(NamedTuple):
+    """How a data set is spread over the clients.
+
+    Attributes:
+        kind: The class of the partition; Dirichlet, the common one, is left out where it is written.
+        value: Its concentration alpha; None for a partition without.
+    """
+
+    kind: str = "Dirichlet"
+    value: float | None = None
+
+    def written(self, alpha: str = "alpha=") -> str:
+        """Write it as `alpha=0.1`, `IID`, `DirichletClients alpha=0.1`, or with another sign for alpha."""
+        degree = "" if self.value is None else f"{alpha}{self.value:g}"
+        return degree if self.kind == "Dirichlet" else f"{self.kind} {degree}".strip()
+
+
+class Column(NamedTuple):
+    """What a table's column stands for."""
+
+    data: str
+    heterogeneity: Heterogeneity
+
+    def parts(self, alpha: str = "alpha=") -> list[str]:
+        """Return its head in words: the data set and, where there is one to name, the split."""
+        return [part for part in (self.data, self.heterogeneity.written(alpha)) if part]
+
+    @property
+    def order(self) -> tuple[str, float, str]:
+        """Sort key: data sets by name, then mild heterogeneity first: iid, then large alpha before small."""
+        value = self.heterogeneity.value
+        return self.data, float("-inf") if value is None else -value, self.heterogeneity.kind
 
 
 @dataclass(frozen=True)
@@ -56,15 +90,15 @@ class Run:
         return cast("int | None", self.summary.get("seed"))
 
     @property
-    def column(self) -> tuple[str, str]:
-        """Data set and heterogeneity: `("cifar10", "alpha=0.1")`; a split other than Dirichlet is named."""
+    def column(self) -> Column:
+        """The table's column: data set and heterogeneity."""
         alpha, kind = self.summary.get("alpha"), self.summary.get("partition") or "Dirichlet"
         # A method may have an alpha as well: the partition's own arguments decide where they are written down.
         arguments = ((self.config.get("data") or {}).get("partition") or {}).get("init_args")
-        alpha = None if arguments is not None and "alpha" not in arguments else alpha
-        degree = f"alpha={alpha:g}" if isinstance(alpha, int | float) else ""
-        split = degree if kind == "Dirichlet" else f"{kind} {degree}".strip()
-        return str(self.summary.get("data") or "unnamed"), split
+        known = isinstance(alpha, int | float) and (arguments is None or "alpha" in arguments)
+        return Column(
+            str(self.summary.get("data") or "unnamed"), Heterogeneity(str(kind), float(alpha) if known else None)
+        )
 
     @property
     def setting(self) -> Setting:

@@ -144,22 +144,22 @@ def _groups(runs: Sequence[Run]) -> list[tuple[str, list[Run]]]:
         mine = [run for run in runs if (run.label, run.column) == (label, column)]
         for group in by_setting(mine).values():
             found.append((names.get(str(group[0].path), label), group))
-    return sorted(found, key=lambda pair: (taxonomy_order(pair[0]), pair[1][0].column))
+    return sorted(found, key=lambda pair: (taxonomy_order(pair[0]), pair[1][0].column.parts()))
 
 
 def _setting(label: str, runs: Sequence[Run], metrics: Sequence[str]) -> dict[str, Any]:
-    data, split = runs[0].column
+    column = runs[0].column
     measured = set[str]().union(*(run.history.keys() for run in runs))
     cells = {key: {at: _cell(runs, key, at) for at in ("final", "best")} for key in metrics if key in measured}
-    method, alpha = method_of(label), runs[0].summary.get("alpha")
+    method = method_of(label)
     return {
         "id": short_id(repr((runs[0].label, runs[0].column, runs[0].setting))),
         "label": label,
         "rounds": runs[0].summary.get("rounds"),
         "method": method,
-        "data": data,
-        "split": split,
-        "alpha": alpha if "alpha=" in split else None,
+        "data": column.data,
+        "split": column.heterogeneity.written(),
+        "alpha": column.heterogeneity.value,
         "cells": cells,
         "left_out": _left_out(runs, next(iter(cells), "")),
         "counted": sorted({short_id(path) for cell in cells.values() for path in cell["final"].pop("paths")}),

@@ -10,9 +10,9 @@ from fedpm_lightning.report.metrics import is_share
 from fedpm_lightning.report.plots.curves import legend_labels, mean_std
 from fedpm_lightning.report.plots.figure import draw_panels
 from fedpm_lightning.report.plots.style import metric_name, panel_title, styles
-from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.run import Column, Run
 from fedpm_lightning.report.setting import Setting
-from fedpm_lightning.report.tables.grid import Cell, Column, make_cell
+from fedpm_lightning.report.tables.grid import Cell, make_cell
 from fedpm_lightning.report.tables.row_labels import label_settings
 from fedpm_lightning.report.tables.statistic import Statistic
 from fedpm_lightning.report.taxonomy import taxonomy_order

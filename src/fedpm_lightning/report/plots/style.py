@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedpm_lightning.report.metrics import is_share, known
-from fedpm_lightning.report.tables.grid import Column
+from fedpm_lightning.report.run import Column
 from fedpm_lightning.report.tables.statistic import Axis
 from fedpm_lightning.report.taxonomy import colour_and_marker, method_of
 
@@ -102,7 +102,7 @@ def metric_name(metric: str) -> str:
 
 def panel_title(column: Column) -> str:
     """Write a column as a panel's title: `digits, α = 0.1`."""
-    return ", ".join(part.replace("alpha=", "α = ") for part in column if part)
+    return ", ".join(column.parts("α = "))
 
 
 def load_pyplot() -> Any:

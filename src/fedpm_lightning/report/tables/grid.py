@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,14 +10,13 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from fedpm_lightning.report.metrics import Mode, is_share, known
-from fedpm_lightning.report.run import Run
+from fedpm_lightning.report.run import Column, Run
 from fedpm_lightning.report.runs import by_setting
 from fedpm_lightning.report.tables.row_labels import label_settings, natural
 from fedpm_lightning.report.tables.statistic import CostToReach, Statistic, as_statistic
 from fedpm_lightning.report.taxonomy import taxonomy_order
 
 At: TypeAlias = Literal["final", "best"]
-Column: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -108,7 +106,7 @@ def number_format(means: Sequence[float | None]) -> str:
 
 def build_grid(runs: Sequence[Run], metric: str, at: Statistic | At) -> Grid:
     """Arrange runs: one row a label, or several when its runs differ in more than the seed."""
-    grid = Grid(metric, as_statistic(at), sorted({run.column for run in runs}, key=_column_order))
+    grid = Grid(metric, as_statistic(at), sorted({run.column for run in runs}, key=lambda column: column.order))
     for name in sorted({run.label for run in runs}, key=taxonomy_order):
         _add_rows(grid, name, [run for run in runs if run.label == name])
     return grid
@@ -153,13 +151,6 @@ def make_cell(runs: Sequence[Run], metric: str, at: Statistic | At) -> Cell:
     return Cell(tuple(values), tuple(counted), tuple(left_out), tuple(missed))
 
 
-def _column_order(column: Column) -> tuple[str, float, str]:
-    """Order data sets by name, then mild heterogeneity first: iid, then large alpha before small."""
-    data, split = column
-    alpha = re.search(r"alpha=(\S+)", split)
-    return data, -float(alpha[1]) if alpha else float("-inf"), split
-
-
 NOTHING = "–"
 
 
@@ -195,7 +186,7 @@ def title(grid: Grid) -> str:
 
 def column_head(column: Column) -> str:
     """Write a column's head: `digits alpha=0.1`."""
-    return " ".join(part for part in column if part)
+    return " ".join(column.parts())
 
 
 def best_cells(grid: Grid) -> set[tuple[str, Column]]:

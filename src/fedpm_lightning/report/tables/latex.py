@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-from fedpm_lightning.report.tables.grid import Column, Grid, best_cells, count, marks, number, title
+from fedpm_lightning.report.run import Column, Heterogeneity
+from fedpm_lightning.report.tables.grid import Grid, best_cells, count, marks, number, title
 from fedpm_lightning.report.tables.notes import note_lines
 
 _ESCAPES = {
@@ -59,14 +60,19 @@ def _heads(grid: Grid) -> list[str]:
         rules.append(rf"\cmidrule(lr){{{first}-{first + width - 1}}}")
         first += width
     lines = [" & ".join(top) + r" \\"]
-    if any(split for _, split in grid.columns):
-        lines += [" ".join(rules), " & ".join(["", *(_split(split) for _, split in grid.columns)]) + r" \\"]
+    if any(len(column.parts()) > 1 for column in grid.columns):
+        lines += [
+            " ".join(rules),
+            " & ".join(["", *(_split(column.heterogeneity) for column in grid.columns)]) + r" \\",
+        ]
     return lines
 
 
-def _split(split: str) -> str:
-    r"""Write `alpha=0.1` as $\alpha = 0.1$."""
-    return re.sub(r"alpha=(\S+)", r"$\\alpha = \1$", escape(split))
+def _split(split: Heterogeneity) -> str:
+    r"""Write a split with its alpha as $\alpha = 0.1$."""
+    kind = "" if split.kind == "Dirichlet" else escape(split.kind)
+    degree = "" if split.value is None else rf"$\alpha = {split.value:g}$"
+    return f"{kind} {degree}".strip()
 
 
 def _cell(grid: Grid, label: str, column: Column, best: bool) -> str:

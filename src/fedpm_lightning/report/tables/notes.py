@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedpm_lightning.report.run import Run
-from fedpm_lightning.report.tables.grid import Cell, Column, Grid, column_head
+from fedpm_lightning.report.run import Column, Run
+from fedpm_lightning.report.tables.grid import Cell, Grid, column_head
 from fedpm_lightning.report.tables.row_labels import short_key, short_value
 from fedpm_lightning.report.tables.significance import significance_lines
 

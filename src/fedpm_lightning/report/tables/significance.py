@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from fedpm_lightning.report.tables.grid import Cell, Column, Grid, column_head, number
+from fedpm_lightning.report.run import Column
+from fedpm_lightning.report.tables.grid import Cell, Grid, column_head, number
 from fedpm_lightning.report.tables.statistic import CostToReach
 
 LEAST_T, LEAST_WILCOXON = 5, 6

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedpm_lightning.report.run import Run, RunError
-from fedpm_lightning.report.tables.grid import Column
+from fedpm_lightning.report.run import Column, Heterogeneity, Run, RunError
 from fedpm_lightning.report.tables.row_labels import natural
 from fedpm_lightning.report.weights_and_biases.record import WandbRecord, to_run
 
@@ -36,24 +35,25 @@ class Scope:
         """
         if not data and not alphas:
             return self
-        splits = [f"alpha={alpha:g}" for alpha in alphas]
         if not self.columns:
             pairs = product(data or [""], alphas or [None])
             named = {_asked(name, alpha): _asked_tags(name, alpha) for name, alpha in pairs}
             return Scope(named, self.methods, self.measured)
+        asked = [Heterogeneity(value=alpha) for alpha in alphas]
         kept = {
             column: tags
             for column, tags in self.columns.items()
-            if (not data or column[0] in data) and (not splits or column[1] in splits)
+            if (not data or column.data in data) and (not asked or column.heterogeneity in asked)
         }
         if not kept:
-            there = ", ".join(" ".join(part for part in column if part) for column in self.columns)
-            raise RunError(f"no run has data {list(data) or 'any'} and {splits or 'any split'}; there are: {there}")
+            there = ", ".join(" ".join(column.parts()) for column in self.columns)
+            splits = [split.written() for split in asked] or "any split"
+            raise RunError(f"no run has data {list(data) or 'any'} and {splits}; there are: {there}")
         return Scope(kept, self.methods, self.measured)
 
 
 def _asked(name: str, alpha: float | None) -> Column:
-    return name, "" if alpha is None else f"alpha={alpha:g}"
+    return Column(name, Heterogeneity(value=alpha))
 
 
 def _asked_tags(name: str, alpha: float | None) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def scope_of_records(records: Sequence[WandbRecord]) -> Scope:
 
 def _columns(runs: Sequence[Run]) -> dict[Column, tuple[str, ...]]:
     found = {run.column: column_tags(run.summary) for run in runs}
-    return {column: found[column] for column in sorted(found, key=lambda column: natural(" ".join(column)))}
+    return {column: found[column] for column in sorted(found, key=lambda column: natural(" ".join(column.parts())))}
 
 
 def _methods(runs: Sequence[Run]) -> dict[str, str]:
