@@ -31,12 +31,27 @@ class FedAvg(Method):
 
     def train(self, round: int, k: int, theta: Array, extra: Callable[[Array], Array | float]) -> tuple[Array, int]:
         """Return theta_i and K_i; `extra` is added to every gradient."""
+        if getattr(self.s, "local_optimizer", None):
+            return self.adamw(round, k, theta)
         own, M, steps = theta.copy(), np.zeros_like(theta), 0
         for x, y in self.batches(k, round):
             g = self.gradient(own, x, y) + extra(own) + self.s.weight_decay * own
             M = self.s.momentum * M + g
             own = own - self.eta(round) * M
             steps += 1
+        return own, steps
+
+    def adamw(self, round: int, k: int, theta: Array) -> tuple[Array, int]:
+        """Return theta_i and K_i of local AdamW, decoupled decay first."""
+        s = self.s.local_optimizer
+        assert s["name"] == "AdamW"
+        (b1, b2), eta, own, steps = s["betas"], self.eta(round), theta.copy(), 0
+        m, v = np.zeros_like(theta), np.zeros_like(theta)
+        for x, y in self.batches(k, round):
+            g, steps = self.gradient(own, x, y), steps + 1
+            m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+            own = own * (1 - eta * s["weight_decay"])
+            own = own - eta * (m / (1 - b1**steps)) / (np.sqrt(v / (1 - b2**steps)) + s["eps"])
         return own, steps
 
     def gradient(self, own: Array, x: Array, y: Array) -> Array:

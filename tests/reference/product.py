@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from lightning.pytorch import Callback, Trainer
 from numpy.typing import NDArray
 
+from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.data import FederatedData, QuantitySkew
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.module import FederatedModule
@@ -37,21 +39,43 @@ def convolution(out: int, kernel: tuple[int, int], stride: int) -> torch.nn.Modu
     return torch.nn.Sequential(torch.nn.Conv2d(1, out, kernel, stride, padding=1), torch.nn.Flatten())
 
 
+def class_of(path: str) -> Any:
+    """Import a class by its path."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+def complete(spec: Any, key: str) -> dict[str, Any]:
+    """Return a class that a file names under a key with all of its arguments: those stated, and its defaults."""
+    path = CLASSES[key].default
+    if spec is None and not path:
+        return {}
+    node = spec if isinstance(spec, dict) else {"class_path": spec or path}
+    path = node.get("class_path", path)
+    parameters = signature(class_of(path)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+    args = {**defaults, **(node.get("init_args") or {})}
+    inner = {name: complete(args[name], f"{key}.{name}") for name in args if f"{key}.{name}" in CLASSES}
+    return {"class_path": path, "init_args": {**args, **{name: value or None for name, value in inner.items()}}}
+
+
 def built(spec: Any) -> Any:
-    """Make what a `class_path` with `init_args` names, at any depth."""
+    """Make what a `class_path` with `init_args` names, at any depth; an optimizer waits for its parameters."""
     if not isinstance(spec, dict):
         return spec
     if "class_path" not in spec:
         return {key: built(value) for key, value in spec.items()}
-    module, _, name = spec["class_path"].rpartition(".")
-    return getattr(import_module(module), name)(**built(spec.get("init_args", {})))
+    cls, args = class_of(spec["class_path"]), built(spec.get("init_args", {}))
+    return partial(cls, **args) if issubclass(cls, torch.optim.Optimizer) else cls(**args)
 
 
 def flat(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a method's settings by name, those of its preconditioner among them, and the name of its class."""
     settings: dict[str, Any] = {"name": spec.get("class_path", "").rpartition(".")[2]}
     for key, value in spec.get("init_args", {}).items():
-        if isinstance(value, dict):
+        if key == "local_optimizer" and value:
+            settings[key] = flat(value)  # its lr and weight_decay are not the method's
+        elif isinstance(value, dict):
             inner = flat(value)
             settings |= {key: inner.pop("name").lower(), **inner}
         else:
@@ -154,7 +178,7 @@ class Settings:
         for key in ("weighting", "server_optimizer", "local_steps", "local_epochs"):
             if key in changes:
                 model[key] = changes.pop(key)
-        parts = {key: changed(model[key] or {}, changes) for key in ("method", "server_optimizer")}
+        parts = {key: changed(complete(model[key], f"model.{key}"), changes) for key in ("method", "server_optimizer")}
         unknown = changes.keys() - flat(parts["method"]).keys() - flat(parts["server_optimizer"]).keys()
         assert not unknown, f"{self.file} has no {unknown}"
         return {**model, **parts}
@@ -192,9 +216,7 @@ def trained(settings: Settings, executor: str) -> Record:
     server = config["server_optimizer"]
     options: dict[str, Any] = {"local_epochs": settings.work.epochs, "local_steps": settings.work.steps}
     if server:
-        options["server_optimizer"] = lambda params: built(
-            {**server, "init_args": {"params": params, **server["init_args"]}}
-        )
+        options["server_optimizer"] = built(server)
     module = FederatedModule(
         settings.task.net(),
         built(config["method"]),
