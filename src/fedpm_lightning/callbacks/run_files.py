@@ -29,7 +29,7 @@ __all__ = ["RunFiles", "choose_monitor", "find_history", "find_run_files", "is_f
 class RunFiles(FederatedCallback):
     """Writes the files of a run and pushes the same row a round to every logger of the trainer.
 
-    The row is what `module.record(name, value)` gathered since the round began. It is cleared when the next
+    The row is what `round.record(name, value)` gathered since the round began. It is cleared when the next
     round begins, not when it is written, so that callbacks in any order can read it in `on_train_epoch_end`.
 
     Args:
