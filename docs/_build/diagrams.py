@@ -59,12 +59,12 @@ def mixing_picture() -> str:
     mixed = [sum(h[k] * m[k] for h, m in zip(H, minima, strict=True)) / sum(h[k] for h in H) for k in (0, 1)]
 
     def at(point: tuple[float, ...] | list[float]) -> tuple[float, float]:
-        return 210 + 90 * point[0], 190 - 90 * point[1]
+        return 220 + 90 * point[0], 230 - 90 * point[1]
 
     parts: list[str] = []
     for name, h, m in zip("ab", H, minima, strict=True):
         x, y = at(m)
-        for level in (0.3, 1.2, 2.7):
+        for level in (0.1, 0.4, 0.9):
             rx, ry = (90 * math.sqrt(2 * level / k) for k in h)
             parts.append(f'<ellipse class="{name}" cx="{x:.1f}" cy="{y:.1f}" rx="{rx:.1f}" ry="{ry:.1f}"/>')
         parts.append(f'<circle class="{name}" cx="{x:.1f}" cy="{y:.1f}" r="3"/>')
@@ -74,7 +74,7 @@ def mixing_picture() -> str:
         f'<rect x="{best[0] - 6:.1f}" y="{best[1] - 6:.1f}" width="12" height="12" fill="#009E73"/>',
         f'<text x="{best[0] - 10:.1f}" y="{best[1] + 28:.1f}">preconditioned mean</text>',
     ]
-    return svg(440, 400, "Mean and preconditioned mean of two clients", parts)
+    return svg(440, 460, "Mean and preconditioned mean of two clients", parts)
 
 
 if __name__ == "__main__":
