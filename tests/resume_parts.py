@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from fedpm_lightning.callbacks.base import FederatedCallback
@@ -91,15 +92,23 @@ def forked(words: list[str] | list[list[str]], output: Path, **environment: str)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         os.environ.pop("FEDPM_RUN_DIR", None)
         os.environ.update(environment)
+        rank_zero_only.rank = int(environment.get("LOCAL_RANK", 0))  # Lightning looks once, when it is imported
         commands = [words] if isinstance(words[0], str) else words
         os._exit(next((code for command in commands if (code := main(command))), 0))
     finally:
         os._exit(99)
 
 
-def ended(child: int) -> int:
-    """Wait for a child; return its exit code, 128 + n after signal n."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def ended(child: int, seconds: float = 300.0) -> int:
+    """Wait for a child; return its exit code, 128 + n after signal n. One that hangs is killed, which is an error."""
+    end = time.monotonic() + seconds
+    while not (found := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise AssertionError(f"process {child} did not end within {seconds:.0f} s")
+        time.sleep(0.02)
+    code = os.waitstatus_to_exitcode(found[1])
     return code if code >= 0 else 128 - code
 
 
