@@ -118,8 +118,9 @@ def _fill_in(values: dict[str, Any]) -> None:
     """Write the class that null stands for inside of another one, so that config.yaml shows its arguments."""
     for key, spec in CLASSES.items():
         outer, _, name = key.rpartition(".")
-        node = dig(values, outer) if spec.default else None
-        path = node.get("class_path") if isinstance(node, dict) else None
+        found = dig(values, outer) if spec.default else None
+        node = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+        path = node.get("class_path")
         if isinstance(path, str) and name in (arguments(path) or ()) and dig(node, f"init_args.{name}") is None:
             node.setdefault("init_args", {})[name] = {"class_path": spec.default}
 

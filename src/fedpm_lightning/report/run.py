@@ -95,10 +95,10 @@ class Run:
         alpha, kind = self.summary.get("alpha"), self.summary.get("partition") or "Dirichlet"
         # A method may have an alpha as well: the partition's own arguments decide where they are written down.
         arguments = ((self.config.get("data") or {}).get("partition") or {}).get("init_args")
-        known = isinstance(alpha, int | float) and (arguments is None or "alpha" in arguments)
-        return Column(
-            str(self.summary.get("data") or "unnamed"), Heterogeneity(str(kind), float(alpha) if known else None)
-        )
+        if not isinstance(alpha, int | float) or (arguments is not None and "alpha" not in arguments):
+            alpha = None
+        degree = Heterogeneity(str(kind), None if alpha is None else float(alpha))
+        return Column(str(self.summary.get("data") or "unnamed"), degree)
 
     @property
     def setting(self) -> Setting:
