@@ -23,8 +23,8 @@ def start(fit, tmp_path, config, tiny):
     """Start (or go on with) a run of val/acc 0.2, 0.6, 0.4, 0.5, 0.1, 0.3 in one folder."""
 
     class Module(tiny.Module):
-        def __init__(self, schedule):
-            super().__init__()
+        def __init__(self, schedule, fail):
+            super().__init__(fail)
             self.federation = Federation(torch.nn.Linear(1, 1), FedAvg(), local_epochs=1, lr_schedule=schedule)
 
         def validation_step(self, batch, batch_idx):
@@ -36,11 +36,11 @@ def start(fit, tmp_path, config, tiny):
 
     folder = tmp_path / "run" / "checkpoints"
 
-    def run(rounds, after=None, schedule=None, more=()):
+    def run(rounds, after=None, schedule=None, more=(), fail=None):
         files = RunFiles(folder.parent, config, text="a: 1\n")
         keep = RunCheckpoints(folder, Monitor("val/acc", "max"), config=config)
         ckpt_path = None if after is None else checkpoint_file(folder, after)
-        fit([files, keep, *more], rounds, Module(schedule), ckpt_path, enable_checkpointing=True)
+        fit([files, keep, *more], rounds, Module(schedule, fail), ckpt_path, enable_checkpointing=True)
         return files
 
     run.folder = folder
@@ -68,6 +68,9 @@ def test_the_best_checkpoint_stays_through_worse_rounds_and_a_restart(start):
 
 def test_a_resume_from_an_older_checkpoint_removes_the_rounds_after_it(start):
     start(4)
+    with pytest.raises(OSError, match="before round 3 is saved"):
+        start(3, after=2, fail=(3, OSError("before round 3 is saved")))
+    assert rounds_in(start.folder) == [2], "the next start must not find what never happened"
     start(3, after=2)
     assert rounds_in(start.folder) == [2, 3] and (start.folder / "last.ckpt").resolve().stem == "round-000003"
     assert [row["round"] for row in read_rows(start.folder.parent / "metrics.csv")] == [1, 2, 3]
