@@ -122,6 +122,8 @@ def test_an_optimizer_that_needs_a_loss_is_refused_and_others_are_tried_on_copie
     theta = {"w": torch.nn.Parameter(torch.ones(2))}
     with pytest.raises(ValueError, match=r"model\.server_optimizer LBFGS cannot step from theta - target alone"):
         check_steps(torch.optim.LBFGS, theta)
+    with pytest.raises(ValueError, match="cannot step from theta - target alone"):
+        FederatedModule(torch.nn.Linear(2, 1), FedNew(), server_optimizer=torch.optim.LBFGS).configure_optimizers()
     check_steps(FedAdam, theta)
     check_steps(Assign, theta)
     assert theta["w"].tolist() == [1, 1] and theta["w"].grad is None
