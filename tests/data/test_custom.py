@@ -170,7 +170,8 @@ def test_an_error_inside_names_its_kind():
 
 def test_the_documents_example_runs(fedpm, repo, tmp_path, monkeypatch):
     text = (repo / "docs" / "data.md").read_text()
-    [code], [command] = (re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL) for kind in ("python", "bash"))
+    code = re.search(r'```python title="my_data.py"\n(.*?)```', text, re.DOTALL)[1]
+    command = re.search(r"```bash\n(fedpm fit .*?my_data.*?)```", text, re.DOTALL)[1]
     (tmp_path / "my_data.py").write_text(code)
     monkeypatch.setattr(sys, "path", [*sys.path])  # fedpm adds the folder it is started in
     run = fedpm(*shlex.split(command)[1:], "--rounds", "1", "--model.local_epochs", "1")
