@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.run import Column, RunError
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.grid import Cell, build_grid
 from fedpm_lightning.report.tables.render import render
@@ -31,7 +31,7 @@ def results_text(folder: SweepFolder, points: Sequence[Point], metric: Metric | 
     grid.goal = "max" if metric.goal == "maximize" else "min"
     sign = -1.0 if grid.goal == "max" else 1.0
 
-    def worth(row: dict[tuple[str, str], Cell]) -> float:
+    def worth(row: dict[Column, Cell]) -> float:
         means = [cell.mean for cell in row.values() if cell.mean is not None]
         return min((sign * mean for mean in means), default=float("inf"))
 
