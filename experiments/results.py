@@ -16,9 +16,10 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
-from experiments.test2 import validation
+from experiments.test2 import LABELS, validation
 from fedpm_lightning.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
@@ -69,12 +70,37 @@ def tuning(folder: Path) -> str:
     return "\n".join(rows) if len(rows) > 2 else "No runs yet."
 
 
+def halves(folder: Path) -> str:
+    """Return the 2 x 2 of local step and mixing, with and without alignment: test accuracy after the last round."""
+    found: dict[str, list[float]] = {}
+    for summary in sorted(folder.glob("*/summary.json")):
+        read = json.loads(summary.read_text())
+        accuracy = 100 * read["final"]["test/acc"] if read["finished"] else float("nan")
+        found.setdefault(read["method_label"], []).append(accuracy)
+
+    def cell(name: str) -> str:
+        values = found.get(LABELS[name], [])
+        spread = f"{mean(values):.2f} ± {stdev(values):.2f} " if len(values) > 1 else ""
+        return f"{spread}({len(values)})"
+
+    rows = [
+        "| local step | mean of the parameters | preconditioned mixing |",
+        "| --- | ---: | ---: |",
+        f"| SGD | {cell('fedavg')} | {cell('sgd_mix')} |",
+        f"| SGD, aligned factors in the mixing | as above | {cell('sgd_mix_aligned')} |",
+        f"| FOOF | {cell('local_newton')} | {cell('fedpm')} |",
+        f"| FOOF, aligned factors | {cell('local_newton_aligned')} | {cell('fedpm_aligned')} |",
+    ]
+    return "\n".join(rows)
+
+
 def filled(page: str) -> str:
     """Return the page with every table made anew."""
 
     def anew(match: re.Match[str]) -> str:
         name = match[1]
-        text = tuning(Path(SMALL)) if name == "tuning" else table(TABLES[name])
+        made = {"tuning": lambda: tuning(Path(SMALL)), "halves": lambda: halves(Path(SMALL) / "final-a0.1")}
+        text = made[name]() if name in made else table(TABLES[name])
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", anew, page, flags=re.DOTALL)

@@ -39,9 +39,9 @@ METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float
     "local_newton_aligned": (
         "local_newton", SECOND, ("align=20", "max_rows=null"), [(0.1, 3), (0.3, 10), (1.0, 30), (1.0, 100)],
     ),
-    "sgd_mix": ("fedpm", SGD_MIX, ("local_step=sgd",), [(0.1, 1), (0.2, 1), (0.1, 0.3), (0.2, 0.3)]),
+    "sgd_mix": ("fedpm", SGD_MIX, ("local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)]),
     "sgd_mix_aligned": (
-        "fedpm_aligned", SGD_MIX, ("local_step=sgd",), [(0.1, 1), (0.2, 1), (0.1, 0.3), (0.2, 0.3)],
+        "fedpm_aligned", SGD_MIX, ("local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
     ),
 }  # fmt: skip
 LABELS = {
