@@ -282,6 +282,7 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
 def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
     """Hand a configuration to jsonargparse, and do with the result what `cli` does."""
     FedpmCLI.verb, FedpmCLI.asked, ShortErrorParser.composed = asked.verb, asked, asked.composed
+    ShortErrorParser.verb = asked.verb
     parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,

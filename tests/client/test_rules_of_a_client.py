@@ -15,7 +15,7 @@ from fedpm_lightning.client.faults import check_finite
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
-from fedpm_lightning.errors import BadClientError
+from fedpm_lightning.errors import BadClientError, RoundError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNew, FedNL, FedPM
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params, copied
 from stacks import Side, clients_of
@@ -141,7 +141,7 @@ def test_a_state_without_a_first_one_is_refused():
 
 @pytest.mark.parametrize("value", [np.ones(2), {1, 2}, object()])
 def test_a_state_that_no_checkpoint_gives_back_is_refused(value):
-    with pytest.raises(TypeError, match=r"the state of client 3 holds a \w+ \(c\.deep\.0\), which no checkpoint"):
+    with pytest.raises(RoundError, match=r"the state of client 3 holds a \w+ \(c\.deep\.0\), which no checkpoint"):
         ClientStore().put(3, {"c": {"deep": [value]}})
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.client.state_files import MIB, StateFiles, size_of
+from fedpm_lightning.errors import RoundError
 from fedpm_lightning.types import ClientState, copied, named_leaves
 
 CPU = torch.device("cpu")
@@ -60,7 +61,7 @@ class ClientStore:
         """Take a copy of a client's new state; it counts from the end of the round.
 
         Raises:
-            TypeError: If something in it could not be read back from a checkpoint.
+            RoundError: If something in it could not be read back from a checkpoint.
         """
         if state:
             check_plain(state, f"the state of client {client}")
@@ -114,11 +115,11 @@ def check_plain(state: ClientState, what: str) -> None:
     """Check that a state holds only what a checkpoint can give back.
 
     Raises:
-        TypeError: Naming the first entry of another kind.
+        RoundError: Naming the first entry of another kind.
     """
     for name, part in named_leaves(state):
         if not isinstance(part, Tensor | bool | int | float | str | None):
-            raise TypeError(
+            raise RoundError(
                 f"{what} holds a {type(part).__name__} ({name}), which no checkpoint gives back: keep tensors, numbers "
                 "and strings, in dictionaries and lists"
             )

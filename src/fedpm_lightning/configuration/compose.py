@@ -49,7 +49,10 @@ class Composition:
         except ConfigurationError as cause:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
         self.named |= {key for key in CLASSES if dig(layer, key, missing=...) is not ...}
-        self.origins |= {plain(key): origin for key, _ in leaves(layer)}
+        given = dict.fromkeys((plain(key) for key, _ in leaves(layer)), origin)
+        anew = tuple(f"{key}." for key in CLASSES if _names_class(dig(layer, key)))
+        before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(anew)}
+        self.origins = before | given
 
     def lay_option(self, name: str, text: str) -> None:
         """Lay `--name text` over the layers before it.

@@ -103,7 +103,7 @@ def parsed(words: Sequence[str]) -> Any:
     except ValueError as error:
         raise SweepError(str(error)) from None
     except SystemExit:
-        text = told.getvalue().replace("fedpm VERB --help lists every key.", "").strip()
+        text = told.getvalue().replace("fedpm fit --help lists every key.", "").strip()
         raise SweepError(text.removeprefix("error: ")) from None
 
 
