@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
+from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, effect
 from fedpm_lightning.configuration.names import choices
 from fedpm_lightning.experiment import TRAINER_DEFAULTS, FedpmCLI
 
@@ -29,6 +29,9 @@ command line with dots (`--data.num_clients 10`). Files lie over each other in t
 
 A key whose type is a class takes its name, or the dotted path of any class, and brings that class's own keys, listed
 [below](#classes): `--model.method FedAvg --model.method.lr 0.1`.
+
+The last column: another value changes the **figures** (a resume refuses it, `compare` gives it a row of its own), only their **last
+bits** (a resume goes on and says so, `compare` averages), or **nothing** (where and how things run, and what they are called).
 """
 
 
@@ -37,7 +40,7 @@ def page() -> str:
     actions = [action for action in fit_parser()._actions if _is_key(action)]
     parts = [HEAD]
     for title, belongs in SECTIONS.items():
-        parts.append(f"## {title}\n\n{table(a for a in actions if belongs(a.dest))}")
+        parts.append(f"## {title}\n\n{table_with_effects(a for a in actions if belongs(a.dest))}")
     parts.append("## Classes\n\nThe keys of the classes that this package offers, by the key that chooses them.")
     for key, classes in our_classes().items():
         parts.append(f"### {key}")
@@ -81,6 +84,14 @@ def table(actions: Iterable[Any]) -> str:
     """Return the keys as a table."""
     rows = [f"| `{a.dest}` | {typed(a)} | {default(a.default)} | {cell(a.help or '')} |" for a in actions]
     return "\n".join(["| key | type | default | what it decides |", "|---|---|---|---|", *rows])
+
+
+def table_with_effects(actions: Iterable[Any]) -> str:
+    """Return the keys as a table that says, by the table of keys, what another value changes."""
+    head, rule, *rows = table(actions := list(actions)).splitlines()
+    effects = [effect(action.dest).name.lower().replace("_", " ") for action in actions]
+    lines = (f"{row} {changes} |" for row, changes in zip(rows, effects, strict=True))
+    return "\n".join([f"{head} another value changes |", f"{rule}---|", *lines])
 
 
 def class_table(cls: type) -> str:

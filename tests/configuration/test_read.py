@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -213,12 +214,39 @@ def test_names_read_off_the_source_are_those_of_the_classes():
         assert set(arguments(path) or ()) == set(inspect.signature(cls).parameters), branch
 
 
+def test_who_gave_a_key_follows_the_last_layer(layers, tmp_path):
+    layers({"model": {"net": node("MLP", in_features=64)}, "data": {"num_clients": 3}}, {"data": {"num_clients": 4}})
+    words = [
+        "fit",
+        "--config",
+        "a.yaml",
+        "--config",
+        "b.yaml",
+        "--model.net",
+        "Logistic",
+        "--model.net.in_features",
+        "2",
+    ]
+    composed = read(words[:5]).composed
+    assert (composed.origin("model.net"), composed.origin("data.num_clients")) == ("a.yaml", "b.yaml")
+    assert read(words[:7]).composed.origin("model.net") == "--model.net"
+    assert read(words).composed.origin("model.net.in_features") == "--model.net.in_features"
+
+
 def test_every_key_of_the_table_is_there_and_the_longest_prefix_decides():
     for key in EFFECTS:
         branch, _, name = key.partition(".")
         assert not name or name in (arguments(BRANCHES[branch]) or ()), key
     assert effect("model.method.init_args.lr") is Effect.FIGURES is effect("something.new")
     assert effect("model.executor") is Effect.LAST_BITS and effect("trainer.logger.init_args.project") is Effect.NOTHING
+
+
+def test_the_readme_says_what_each_key_changes(repo):
+    rows = [line.split("|") for line in (repo / "README.md").read_text().splitlines() if line.startswith("| ")]
+    starts = {"the figures": Effect.FIGURES, "only last bits": Effect.LAST_BITS, "no figure": Effect.NOTHING}
+    for start, kind in starts.items():
+        (named,) = [re.findall(r"`([\w.]+)`", row[2]) for row in rows if row[1].strip().startswith(start)]
+        assert sorted(named) == sorted(key for key, changes in EFFECTS.items() if changes is kind)
 
 
 @pytest.mark.parametrize(
