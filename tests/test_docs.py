@@ -107,6 +107,17 @@ def test_the_generated_pages_hold_every_key(tmp_path, monkeypatch):
     assert all(f"\n## {verb}" in verbs for verb in ("compare", "sweep", "dashboard"))
 
 
+def test_the_taxonomy_and_the_comparison_know_every_method():
+    """Words of the two-way tables, without their links."""
+    for page in ("docs/concepts/taxonomy.md", "docs/methods.md"):
+        rows = [
+            line for line in (REPO / page).read_text().splitlines() if re.match(r"\| \**(first|second) order", line)
+        ]
+        named = re.findall(r"\w+", re.sub(r"\]\([^)]*\)", "]", " ".join(rows)))
+        assert [entry.label for entry in METHODS if entry.label not in named] == [], page
+    assert f"| {len(METHODS)}: [the taxonomy]" in (REPO / "docs/comparison.md").read_text()
+
+
 def test_the_site_builds_without_a_warning(tmp_path):
     """As `make docs` does."""
     pytest.importorskip("mkdocstrings", reason="the site needs the docs extra")
