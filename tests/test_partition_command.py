@@ -15,7 +15,7 @@ DIGITS = ("--config", "configs/quickstart.yaml")
 
 @pytest.fixture
 def partition(fedpm, tmp_path, capsys, monkeypatch):
-    """Run the verb; a model that is built fails."""
+    """Run the command; a model that is built fails."""
 
     def forbidden(*args, **kwargs):
         raise AssertionError("no model is needed")

@@ -12,7 +12,7 @@ import yaml
 
 from fedpm_lightning.checkpoints.run_folder import RunFolder
 from fedpm_lightning.cli import main
-from fedpm_lightning.wandb_logger import settle_loggers
+from fedpm_lightning.wandb_logger import prepare_loggers
 
 SMALL = (
     "--model.local_epochs=1",
@@ -124,12 +124,12 @@ def test_a_wandb_logger_that_could_not_log_is_refused_before_the_run(tmp_path, m
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with pytest.raises(ValueError, match="wandb login"):
-        settle_loggers([logger()], tmp_path, {})
+        prepare_loggers([logger()], tmp_path, {})
     with pytest.raises(ValueError, match="log_model has no effect"):
-        settle_loggers([logger(offline=True, log_model="all")], tmp_path, {})
-    settle_loggers([logger(offline=True, log_model=False)], tmp_path, {})
+        prepare_loggers([logger(offline=True, log_model="all")], tmp_path, {})
+    prepare_loggers([logger(offline=True, log_model=False)], tmp_path, {})
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
-    settle_loggers([logger()], tmp_path, {})
+    prepare_loggers([logger()], tmp_path, {})
 
 
 def test_evaluation_makes_no_folder(fedpm, tmp_path):

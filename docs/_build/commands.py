@@ -1,15 +1,15 @@
-"""The page of the command line, read from the parsers of its verbs."""
+"""The page of the command line, read from the parsers of its subcommands."""
 
 from __future__ import annotations
 
 import argparse
 from importlib import import_module
 
-from fedpm_lightning.cli import HELP, VERBS
+from fedpm_lightning.cli import HELP, COMMANDS
 
 HEAD = """# The command line
 
-`fedpm` is one command with a verb; every verb explains itself with `--help`. This page is read from the parsers when it is built.
+`fedpm` is a command with subcommands; each explains itself with `--help`. This page is read from the parsers when it is built.
 
 ```text
 {help}```
@@ -31,15 +31,15 @@ in that folder; `validate` and `test` take the same words and evaluate the folde
 def page() -> str:
     """Return the page as Markdown."""
     parts = [HEAD.format(help=HELP)]
-    for verb, module in VERBS.items():
+    for command, module in COMMANDS.items():
         make = getattr(import_module(module), "make_parser", None)
         if make is not None:
-            parts.append(section(verb, make()))
+            parts.append(section(command, make()))
     return "\n\n".join(parts) + "\n"
 
 
-def section(verb: str, parser: argparse.ArgumentParser) -> str:
-    """Return a verb's description and its options as a table."""
+def section(command: str, parser: argparse.ArgumentParser) -> str:
+    """Return a command's description and its options as a table."""
     rows = [
         f"| {', '.join(f'`{o}`' for o in action.option_strings) or f'`{action.metavar or action.dest}`'} | "
         f"{_values(action)} | {_shown(action.default)} | {_cell(_help(parser, action))} |"
@@ -47,7 +47,7 @@ def section(verb: str, parser: argparse.ArgumentParser) -> str:
         if action.dest != "help"
     ]
     table = "\n".join(["| option | values | default | what it does |", "|---|---|---|---|", *rows])
-    return f"## {verb}\n\n{parser.description or ''}\n\n{table}"
+    return f"## {command}\n\n{parser.description or ''}\n\n{table}"
 
 
 def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:

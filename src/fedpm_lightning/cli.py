@@ -1,4 +1,4 @@
-"""The `fedpm` command: a thin dispatcher, so that `fedpm --help` and the light verbs never wait for torch."""
+"""The `fedpm` command: a thin dispatcher, so that `fedpm --help` and the light subcommands never wait for torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-HELP = """usage: fedpm VERB ...
+HELP = """usage: fedpm COMMAND ...
 
 Federated learning experiments on PyTorch Lightning.
 
-verbs:
+commands:
   fit        run an experiment:      fedpm fit --config configs/quickstart.yaml
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
@@ -21,12 +21,12 @@ verbs:
   partition  who holds which classes, without training: fedpm partition --config configs/quickstart.yaml
   sweep      many runs, here or on SLURM:              fedpm sweep sweeps/digits.yaml
 
-`fedpm VERB --help` lists the options of a verb. YAML files lay over each other, and options over files:
+`fedpm COMMAND --help` lists the options of a command. YAML files lay over each other, and options over files:
   fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
             --data.partition.alpha 0.1 --model.method.lr 0.05 --rounds 100
 """
 
-VERBS = {
+COMMANDS = {
     "fit": "fedpm_lightning.experiment",
     "validate": "fedpm_lightning.experiment",
     "test": "fedpm_lightning.experiment",
@@ -36,12 +36,12 @@ VERBS = {
     "partition": "fedpm_lightning.partition_command",
     "sweep": "fedpm_lightning.sweep.main",
 }
-_WITH_VERB = "fedpm_lightning.experiment"
-_CONFIGURED = {_WITH_VERB, "fedpm_lightning.partition_command"}
+_TRAINING = "fedpm_lightning.experiment"
+_CONFIGURED = {_TRAINING, "fedpm_lightning.partition_command"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb.
+    """Run one command.
 
     Args:
         argv: The words after `fedpm`; default: the command line.
@@ -59,17 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"fedpm-lightning {version('fedpm-lightning')}")
         return 0
-    if words[0] not in VERBS:
-        print(f"error: there is no verb {words[0]!r}; choose one of {', '.join(VERBS)}", file=sys.stderr)
+    if words[0] not in COMMANDS:
+        print(f"error: there is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    module = VERBS[words[0]]
+    module = COMMANDS[words[0]]
     sys.path.append(os.getcwd())  # a method of one's own may lie in the folder where the command is typed
     try:
         if module in _CONFIGURED and not check(words):
             return 2
         run: Callable[[list[str]], int] = import_module(module).main
-        return run(words if module == _WITH_VERB else words[1:])
-    except KeyboardInterrupt:  # while the libraries were loading, or where a verb has nothing to put in order
+        return run(words if module == _TRAINING else words[1:])
+    except KeyboardInterrupt:  # while the libraries were loading, or where a command has nothing to put in order
         print("interrupted", file=sys.stderr)
         return 130
 

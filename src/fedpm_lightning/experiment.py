@@ -1,4 +1,4 @@
-"""The verbs fit, validate and test: LightningCLI with a run folder, rounds as the unit, and short errors."""
+"""The commands fit, validate and test: LightningCLI with a run folder, rounds as the unit, and short errors."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import (
     check_checkpoint,
+    choose_wandb_run,
     clear_requeue,
     compare_with,
     full_disk,
     last_checkpoint,
-    settle_wandb,
 )
 from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
 from fedpm_lightning.configuration.compose import Composition
@@ -47,7 +47,7 @@ from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.settings import as_list, check_values, default_label, measured
 from fedpm_lightning.threads import choose_threads, has_bf16
-from fedpm_lightning.wandb_logger import agents_run_dir, settle_loggers, sweep_tags, under_agent
+from fedpm_lightning.wandb_logger import agents_run_dir, prepare_loggers, sweep_tags, under_agent
 
 TRAINER_DEFAULTS: dict[str, Any] = {
     "logger": False,
@@ -78,20 +78,20 @@ class FedpmCLI(LightningCLI):
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
-    verb = "fit"
+    command = "fit"
     asked: ClassVar[Configuration]
     held: ClassVar[list[RunFolder]] = []
     told: tuple[str, ...] = ()
 
     @classmethod
     def subcommands(cls) -> dict[str, set[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the verb that was asked for (building one parser costs a second) and what the CLI supplies itself."""
-        loaders = {"train_dataloaders", "val_dataloaders"} if cls.verb == "fit" else {"dataloaders"}
-        return {cls.verb: {"model", "datamodule"} | loaders}
+        """Return the one command to parse (each parser costs a second to build) and what the CLI supplies itself."""
+        loaders = {"train_dataloaders", "val_dataloaders"} if cls.command == "fit" else {"dataloaders"}
+        return {cls.command: {"model", "datamodule"} | loaders}
 
     @property
     def settings(self) -> Any:
-        """The verb's parsed configuration."""
+        """The command's parsed configuration."""
         return self.config[str(self.subcommand)]
 
     def _parse_ckpt_path(self) -> None:
@@ -114,11 +114,11 @@ class FedpmCLI(LightningCLI):
         self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
         settings.weights_only = True  # null would leave it to Lightning, which executes what a checkpoint says
         if self.subcommand == "fit":
-            self.settle_start(settings)
+            self.choose_start(settings)
         else:
             settings.run_dir = settings.run_dir or str(Path(settings.ckpt_path or "").resolve().parent)
         recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
-        settle_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
+        prepare_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
 
     def take_folder(self, settings: Any) -> None:
         """Choose the run's folder and keep other processes out of it."""
@@ -135,7 +135,7 @@ class FedpmCLI(LightningCLI):
             print(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"), end="")
             raise SystemExit(0)
 
-    def settle_start(self, settings: Any) -> None:
+    def choose_start(self, settings: Any) -> None:
         """Find the checkpoint to go on from, and refuse one of another experiment."""
         run_dir, fresh = Path(settings.run_dir), settings.resume == "never"
         if settings.ckpt_path is None and not fresh:
@@ -144,7 +144,7 @@ class FedpmCLI(LightningCLI):
             clear_requeue(run_dir, fresh)
         else:
             self.told = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
-        settle_wandb(as_list(settings.trainer.logger), run_dir, fresh)
+        choose_wandb_run(as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_classes(self) -> None:
         """Build the objects; look at the checkpoint before anything is loaded into them."""
@@ -195,7 +195,7 @@ class FedpmCLI(LightningCLI):
         return f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"
 
     def dump_config(self) -> str:
-        """Return the verb's complete configuration as YAML."""
+        """Return the command's complete configuration as YAML."""
         parser = self._parser(self.subcommand)
         return str(parser.dump(self.recorded, skip_none=False, skip_link_targets=False, format="yaml"))
 
@@ -240,7 +240,7 @@ def main(argv: list[str]) -> int:
     """Run fit, validate or test.
 
     Args:
-        argv: The verb and its options.
+        argv: The command and its options.
 
     Returns:
         0, 1 (the run failed), 2 (the command line is wrong), 3 (the model diverged), or 128 + n after signal n.
@@ -251,7 +251,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
-    """Run the verb and turn what it ends with into an exit code."""
+    """Run the command and turn what it ends with into an exit code."""
     quiet_lightning()
     try:
         command_line(cli, under_agent(read(argv)))
@@ -281,9 +281,9 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
 
 def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
     """Hand a configuration to jsonargparse, and do with the result what `cli` does."""
-    FedpmCLI.verb, FedpmCLI.asked, ShortErrorParser.composed = asked.verb, asked, asked.composed
-    ShortErrorParser.verb = asked.verb
-    parser_kwargs: dict[str, Any] = {verb: {"allow_abbrev": False} for verb in FedpmCLI.subcommands()}
+    FedpmCLI.command, FedpmCLI.asked, ShortErrorParser.composed = asked.command, asked, asked.composed
+    ShortErrorParser.command = asked.command
+    parser_kwargs: dict[str, Any] = {command: {"allow_abbrev": False} for command in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,
         FederatedData,
@@ -301,7 +301,7 @@ def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
 def parser_input(asked: Configuration) -> Any:
     """Return what jsonargparse reads: the mapping, or a command line that asks for help."""
     helps = [word for name, value in asked.asks if name != "print_config" for word in _as_words(name, value)]
-    return [asked.verb, *helps] if helps else {"subcommand": asked.verb, asked.verb: asked.values}
+    return [asked.command, *helps] if helps else {"subcommand": asked.command, asked.command: asked.values}
 
 
 def _as_words(name: str, value: str) -> list[str]:
@@ -309,7 +309,7 @@ def _as_words(name: str, value: str) -> list[str]:
 
 
 def parse(argv: Sequence[str]) -> Any:
-    """Return the settings of a verb and its options as a run would use them; nothing is written, seeded or built.
+    """Return the settings of a command and its options as a run would use them; nothing is written, seeded or built.
 
     Raises:
         ConfigurationError: If a file, a key or a name is wrong.
@@ -317,7 +317,7 @@ def parse(argv: Sequence[str]) -> Any:
     """
     asked = read(argv)
     ShortErrorParser.composed = asked.composed
-    settings = _parser(asked.verb).parse_object(parser_input(asked))[asked.verb]
+    settings = _parser(asked.command).parse_object(parser_input(asked))[asked.command]
     check_values(settings, asked.composed)
     return settings
 
@@ -326,7 +326,7 @@ class _OnlyAParser(FedpmCLI):
     """The command line up to its parser: building it takes as long as parsing twice, so it is built once."""
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        self.config = {"subcommand": self.verb}  # pyright: ignore[reportIncompatibleVariableOverride, reportAttributeAccessIssue]
+        self.config = {"subcommand": self.command}  # pyright: ignore[reportIncompatibleVariableOverride, reportAttributeAccessIssue]
 
     def _set_seed(self) -> None: ...
 
@@ -338,9 +338,9 @@ class _OnlyAParser(FedpmCLI):
 
 
 @cache
-def _parser(verb: str) -> LightningArgumentParser:
+def _parser(command: str) -> LightningArgumentParser:
     quiet_lightning()
-    return command_line(_OnlyAParser, Configuration(verb, Composition())).parser
+    return command_line(_OnlyAParser, Configuration(command, Composition())).parser
 
 
 def exit_code(stop: SystemExit) -> int:

@@ -23,7 +23,7 @@ LOCAL_SWEEP = "FEDPM_SWEEP"
 
 def under_agent(asked: Configuration) -> Configuration:
     """Let a run of a W&B sweep log to W&B when its command and its files name no logger: the agent waits for it."""
-    if asked.verb == "fit" and AGENT in os.environ and "trainer.logger" not in asked.composed.named:
+    if asked.command == "fit" and AGENT in os.environ and "trainer.logger" not in asked.composed.named:
         print("a run of a W&B sweep: --trainer.logger WandbLogger", flush=True)
         asked.composed.lay_option("trainer.logger", "WandbLogger")
     return asked
@@ -41,7 +41,7 @@ def agents_run_dir(label: str, seed: object) -> Path | None:
     return Path("runs") / f"sweep-{_slug(sweep)}" / f"{label}-s{seed}-{_slug(run)}"
 
 
-def settle_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
+def prepare_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
     """Give every WandbLogger the run's folder, and a group that the runs of one setting share over all seeds.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Whether two configurations are the same experiment: what a resume refuses, and what it only tells."""
+"""Whether two configurations are the same experiment: what a resume refuses, and what it only names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedpm_lightning.configuration.keys import Effect, canonical, effect
 EXTENDED = "rounds"
 """A resume may go on for longer: the rounds that are done stay as they are."""
 
-TOLD = "trainer.callbacks"
-"""A callback of one's own may only watch: another one is told and not refused."""
+NAMED_ONLY = "trainer.callbacks"
+"""A callback of one's own may only watch: another one is named and not refused."""
 
 
 class Difference(NamedTuple):
@@ -30,7 +30,7 @@ def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[Dif
     old, new = canonical(before), canonical(now)
     changed = [Difference(k, old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)]
     changed = [d for d in changed if effect(d.key) is not Effect.NOTHING and d.key != EXTENDED]
-    refused = [d for d in changed if effect(d.key) is Effect.FIGURES and d.key != TOLD]
+    refused = [d for d in changed if effect(d.key) is Effect.FIGURES and d.key != NAMED_ONLY]
     return refused, [d for d in changed if d not in refused]
 
 

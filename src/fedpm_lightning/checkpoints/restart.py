@@ -95,7 +95,7 @@ def clear_requeue(run_dir: Path, fresh: bool) -> None:
             path.unlink()
 
 
-def settle_wandb(loggers: Sequence[Any], run_dir: Path, fresh: bool) -> None:
+def choose_wandb_run(loggers: Sequence[Any], run_dir: Path, fresh: bool) -> None:
     """Give a WandbLogger the run folder's id, so that a restart continues the same W&B run.
 
     An id given by hand stays, and so does one that W&B itself chose (a sweep's agent sets it in the environment).

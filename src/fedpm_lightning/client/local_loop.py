@@ -1,4 +1,4 @@
-"""The only local training loop: every method that trains lends it an optimizer and perhaps a gradient transform."""
+"""The only local training loop: every method that trains gives it an optimizer and perhaps a gradient transform."""
 
 from __future__ import annotations
 

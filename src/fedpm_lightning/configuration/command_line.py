@@ -38,7 +38,7 @@ class Option(NamedTuple):
 
 
 def options(words: Sequence[str]) -> Iterator[Option]:
-    """Split the words after the verb into options; a value may begin with one hyphen (-1), not with two."""
+    """Split the words after the command into options; a value may begin with one hyphen (-1), not with two."""
     start = 0
     for end in range(1, len(words) + 1):
         if end == len(words) or words[end].startswith("--"):

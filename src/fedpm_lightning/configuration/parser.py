@@ -21,13 +21,13 @@ class ShortErrorParser(LightningArgumentParser):
 
     composed: ClassVar[Composition | None] = None
     """Who said what, of the mapping that is parsed."""
-    verb: ClassVar[str] = "fit"
+    command: ClassVar[str] = "fit"
     """The command whose help lists the keys."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message and where the key stands; leave with exit code 2."""
         sys.stderr.write(
-            f"error: {_place(message, self.composed)}{shorten(message)}\nfedpm {self.verb} --help lists every key.\n"
+            f"error: {_place(message, self.composed)}{shorten(message)}\nfedpm {self.command} --help lists every key.\n"
         )
         raise SystemExit(2)
 

@@ -39,12 +39,12 @@ class Configuration:
     """What a command line says.
 
     Attributes:
-        verb: fit, validate or test.
+        command: fit, validate or test.
         composed: The mapping, and who said what.
         asks: Options that ask for something to be printed: help, print_config.
     """
 
-    verb: str
+    command: str
     composed: Composition
     asks: tuple[tuple[str, str], ...] = ()
 
@@ -58,19 +58,19 @@ def read(argv: Sequence[str]) -> Configuration:
     """Compose the layers of a command line: the defaults, files, options.
 
     Args:
-        argv: The verb and its options.
+        argv: The command and its options.
 
     Raises:
         ConfigurationError: If a file, a key or the name of a class is wrong.
     """
-    verb, words = argv[0], list(argv[1:])
+    command, words = argv[0], list(argv[1:])
     pairs = in_order(words)
     asks = tuple(pair for pair in pairs if pair[0].split(".")[-1] in {"h", "help"} or pair[0] == "print_config")
     composed = Composition()
     composed.lay(DEFAULTS, "the defaults")
     if any(name != "print_config" for name, _ in asks):
-        return Configuration(verb, composed, asks)
-    for file in _recalled(verb, words):
+        return Configuration(command, composed, asks)
+    for file in _recalled(command, words):
         composed.lay(read_file(file), str(file))
     for name, value in pairs:
         if name == FILE:
@@ -78,13 +78,13 @@ def read(argv: Sequence[str]) -> Configuration:
         elif (name, value) not in asks:
             composed.lay_option(name, value)
     composed.values.pop(FILE, None)
-    _find_checkpoint(verb, composed.values)
+    _find_checkpoint(command, composed.values)
     _fill_in(composed.values)
     check_names(composed)
-    return Configuration(verb, composed, asks)
+    return Configuration(command, composed, asks)
 
 
-def _recalled(verb: str, words: Sequence[str]) -> list[Path]:
+def _recalled(command: str, words: Sequence[str]) -> list[Path]:
     """Let `--run_dir R` alone stand for R's configuration.
 
     Raises:
@@ -93,22 +93,22 @@ def _recalled(verb: str, words: Sequence[str]) -> list[Path]:
     run_dir, config = value_of(words, "run_dir"), any(word.startswith(("--config", "-c")) for word in words)
     if run_dir is not None and not run_dir.strip():
         raise ConfigurationError("run_dir is empty; leave it out for a new folder, or name one: --run_dir runs/NAME")
-    if config or (run_dir is None and verb == "fit"):
+    if config or (run_dir is None and command == "fit"):
         return []
     if run_dir is None:
-        raise ConfigurationError(f"say which run: fedpm {verb} --run_dir runs/NAME")
+        raise ConfigurationError(f"say which run: fedpm {command} --run_dir runs/NAME")
     file = Path(run_dir) / "config.yaml"
     if file.is_file():
         return [file]
-    if verb == "fit":
+    if command == "fit":
         return []
     raise ConfigurationError(f"run_dir {run_dir} has no config.yaml; give the folder of a run")
 
 
-def _find_checkpoint(verb: str, values: dict[str, Any]) -> None:
+def _find_checkpoint(command: str, values: dict[str, Any]) -> None:
     """In validate and test, take the run's best checkpoint, else its last one, unless one is named."""
     run_dir = values.get("run_dir")
-    if verb != "fit" and run_dir is not None and values.get("ckpt_path") is None:
+    if command != "fit" and run_dir is not None and values.get("ckpt_path") is None:
         folder = Path(str(run_dir)) / "checkpoints"
         best = folder / "best.ckpt"
         values["ckpt_path"] = str(best if best.is_file() else folder / "last.ckpt")

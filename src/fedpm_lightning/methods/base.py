@@ -1,7 +1,7 @@
-"""The interface of a federated method: four verbs, on one screen.
+"""The interface of a federated method: four functions, on one screen.
 
 A method says WHAT is computed; the frame around it samples cohorts, runs clients, streams sums, counts bytes, logs and
-checkpoints. A method never sees the trainer and never writes a training loop: it lends `client.train` an optimizer
+checkpoints. A method never sees the trainer and never writes a training loop: it gives `client.train` an optimizer
 and, where the paper has one, a gradient transform.
 """
 

@@ -89,7 +89,7 @@ def parsed(words: Sequence[str]) -> Any:
     """Parse the words of `fedpm` as a run would, without a folder, a seed or a trainer.
 
     Returns:
-        The verb's settings.
+        The command's settings.
 
     Raises:
         SweepError: With the parser's message.

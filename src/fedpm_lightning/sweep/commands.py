@@ -33,6 +33,6 @@ def command_line(command: Iterable[str], params: Mapping[str, Any]) -> list[str]
 
 
 def fedpm_words(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
-    """Return what follows `fedpm` in the command line: the verb and its options."""
+    """Return what follows `fedpm` in the command line: the command and its options."""
     words = command_line(command, params)
     return words[words.index("fedpm") + 1 :]

@@ -1,4 +1,4 @@
-"""The verb `fedpm sweep`."""
+"""The command `fedpm sweep`."""
 
 from __future__ import annotations
 

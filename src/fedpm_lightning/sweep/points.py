@@ -114,7 +114,7 @@ def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
     """Hash what decides a run's figures: the options, and what is IN the files, so that a changed file is a new run.
 
     Args:
-        words: The verb and its options.
+        words: The command and its options.
         chosen: Options that count whatever they decide: those that the sweep varies.
 
     Raises:

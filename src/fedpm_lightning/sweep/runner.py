@@ -143,7 +143,7 @@ class Runner:
             connection.wait([job.process.sentinel for job in progress.running], timeout=_REFRESH_S)
             for job in [job for job in progress.running if job.process.exitcode is not None]:
                 progress.running.remove(job)
-                self._settle(job, progress, display)
+                self._record_end(job, progress, display)
         display.show(progress)
 
     def _start(self, progress: Progress) -> Job:
@@ -157,7 +157,7 @@ class Runner:
         self._tries[point.name] = self._tries.get(point.name, 0) + 1
         return Job(point, slot, process, time.monotonic())
 
-    def _settle(self, job: Job, progress: Progress, display: Display) -> None:
+    def _record_end(self, job: Job, progress: Progress, display: Display) -> None:
         """Note how a point's process ended, and decide whether it is started again."""
         point, code = job.point, job.process.exitcode or 0
         name, state = point.name, self.folder.state(point)

@@ -24,7 +24,7 @@ def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None
     """Run `fedpm` with the given words and leave the process with its exit code.
 
     Args:
-        words: The verb and its options, the run's folder included.
+        words: The command and its options, the run's folder included.
         log: The file that takes stdout and stderr; its lock says that somebody runs the point.
         environment: The whole environment of the process.
     """

@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         form = choose_format(args.format, args.output)
         runs = find_runs(args.paths)
         args.metric = choose_metric(args.metric, runs)
-        grids = [build_grid(runs, args.metric, statistic) for statistic in statistics_asked(args)]
+        grids = [build_grid(runs, args.metric, statistic) for statistic in chosen_statistics(args)]
         put(render(grids, form), args.output)
         if args.plots:
             for file in draw_all(runs, grids[0], args.plots, (args.x,) if args.x else AXES):
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def statistics_asked(args: argparse.Namespace) -> list[Statistic]:
+def chosen_statistics(args: argparse.Namespace) -> list[Statistic]:
     """Return the statistics that were asked for: one, or the target's three costs.
 
     Raises:
