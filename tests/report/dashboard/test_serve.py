@@ -14,15 +14,15 @@ from fedpm_lightning.report.metrics_csv import MetricsCsv
 
 
 @contextmanager
-def serving(folder, refresh_s=0.2):
+def serving(folder, refresh_s=0.2, host="127.0.0.1"):
     live = Live([str(folder)], refresh_s)
     live.refresh_s = 0.0  # every question looks at the files
-    server = make_server(live, "127.0.0.1", 0)
+    server = make_server(live, host, 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
 
     def ask(path, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        connection = http.client.HTTPConnection(host, server.server_port, timeout=30)
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         found = answer.status, dict(answer.getheaders()), answer.read()
@@ -72,6 +72,24 @@ def test_the_page_and_its_manners(few):
         assert ask("/../etc/passwd")[0] == 404
         assert ask("/", Host="evil.example:80")[0] == 403, "another name that points here"
         assert ask("/", Host="localhost:80")[0] == 200
+
+
+def test_the_other_loopback_address_is_this_machine_alone_too(few):
+    with serving(few, host="::1") as ask:
+        assert ask("/data.json")[0] == ask("/data.json", Host="[::1]")[0] == 200
+        assert ask("/", Host="evil.example:80")[0] == ask("/", Host="[evil")[0] == 403
+
+
+def test_a_page_closed_while_it_loads_is_no_error(few, capsys):
+    server = make_server(Live([str(few)], 5), "127.0.0.1", 0)
+    for error in (BrokenPipeError(), ConnectionResetError(), KeyError("a mistake")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, None)
+    server.server_close()
+    told = capsys.readouterr().err
+    assert told.count("Traceback") == 1 and "a mistake" in told
 
 
 def test_a_taken_port(few):

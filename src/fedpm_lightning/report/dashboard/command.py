@@ -69,7 +69,8 @@ def serve(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     plotly_js()
     server = make_server(Live(args.paths, args.refresh), args.host, args.port)
-    print(f"http://{args.host}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    print(f"http://{host}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import sys
 import threading
 import time
@@ -11,6 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
 
 from fedpm_lightning.report.dashboard.collect import PageData, collect
 from fedpm_lightning.report.dashboard.page import build_page, script_json
@@ -18,6 +21,7 @@ from fedpm_lightning.report.dashboard.run_entry import STILL_GOING_S
 from fedpm_lightning.report.run import RunError
 from fedpm_lightning.report.runs import find_runs
 
+LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _WATCHED = {"summary.json", "metrics.csv", "partition.json"}
 
 
@@ -102,8 +106,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer a question."""
-        name = (self.headers.get("Host") or "").rsplit(":", 1)[0]
-        if self.hosts is not None and name not in self.hosts:
+        if self.hosts is not None and host_of(self.headers.get("Host") or "") not in self.hosts:
             # A page elsewhere may have its own name point to this machine.
             self.send_error(HTTPStatus.FORBIDDEN, "this dashboard answers to localhost only")
         elif self.path == "/":
@@ -132,15 +135,34 @@ class Handler(BaseHTTPRequestHandler):
         """Stay silent: a line every few seconds tells nobody anything."""
 
 
+def host_of(address: str) -> str | None:
+    """Return the host of `host:port` or `[host]:port`; None where it is none."""
+    try:
+        return urlsplit(f"//{address}").hostname
+    except ValueError:
+        return None
+
+
+class Server(ThreadingHTTPServer):
+    """Listens on an address of either version of IP, and is silent about pages that are closed while they load."""
+
+    def __init__(self, host: str, port: int, handler: Callable[..., Handler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)  # pyright: ignore[reportArgumentType]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print what went wrong with a question."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def make_server(live: Live, host: str, port: int) -> ThreadingHTTPServer:
     """Return a server that is bound but not yet running; port 0 takes a free one.
 
     Raises:
         OSError: If the port is taken.
     """
-    loopback = host in {"127.0.0.1", "localhost"}
-    handler: Callable[..., Handler] = partial(Handler, live, {"127.0.0.1", "localhost"} if loopback else None)
-    return ThreadingHTTPServer((host, port), handler)  # pyright: ignore[reportArgumentType]
+    return Server(host, port, partial(Handler, live, LOOPBACK if host in LOOPBACK else None))
 
 
 def title_of(paths: Sequence[str]) -> str:
