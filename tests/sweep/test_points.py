@@ -41,6 +41,12 @@ def test_the_name_is_the_hash_of_what_is_run(tmp_path):
     assert same != name("--rounds=3", "--seed_everything=1"), "a changed file is another run"
 
 
+def test_points_that_differ_beyond_the_end_of_their_name_stay_apart(sweep_file):
+    space = {f"model.method.{'x' * 40}{k}": {"values": [0.1, 0.2]} for k in range(2)}
+    space["model.reduce"] = {"values": ["sum", "ordered"]}  # decides last bits only, and stands last
+    assert len({point.name for point in make_points(load_sweep(sweep_file(space)))}) == 8
+
+
 def test_random_points_are_a_function_of_seed_and_index(sweep_file):
     space = {"model.method.lr": {"distribution": "log_uniform_values", "min": 0.01, "max": 1.0}}
     read = load_sweep(sweep_file(space, method="random"))
