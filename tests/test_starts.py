@@ -12,6 +12,7 @@ import yaml
 
 from fedpm_lightning.checkpoints.run_folder import RunFolder
 from fedpm_lightning.cli import main
+from fedpm_lightning.experiment import choose_folder
 from fedpm_lightning.wandb_logger import prepare_loggers
 
 SMALL = (
@@ -90,6 +91,21 @@ def test_a_folder_that_another_process_holds_is_refused(quickstart, tmp_path, ca
     )
     held.release()
     assert quickstart(*SMALL, "--rounds=1").code == 0
+
+
+def test_ranks_that_are_started_one_by_one_need_a_name_to_agree_on(tmp_path, monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("FEDPM_RUN_DIR", "")  # or what is chosen here would stay behind
+    monkeypatch.delenv("FEDPM_RUN_DIR")
+    monkeypatch.chdir(tmp_path)
+    settings = Namespace(run_dir=None, experiment="x", label="FedAvg", seed_everything=0)
+    with pytest.raises(ValueError, match="give --run_dir runs/NAME"):
+        choose_folder(settings)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("SLURM_NTASKS", "2")  # its ranks agree on the job
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    assert choose_folder(settings).path == Path("runs/x-fedavg-s0-4711")
 
 
 def test_a_module_in_the_current_folder_is_importable(quickstart, tmp_path):

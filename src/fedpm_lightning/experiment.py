@@ -211,6 +211,7 @@ def choose_folder(settings: Any) -> RunFolder:
 
     Raises:
         FolderInUseError: If ranks that were started from outside agree on a folder that is there already.
+        ValueError: If ranks that were started from outside have no name to agree on.
     """
     if settings.run_dir is not None:
         return RunFolder(Path(settings.run_dir))
@@ -219,11 +220,14 @@ def choose_folder(settings: Any) -> RunFolder:
         return RunFolder(by_agent)
     if "LOCAL_RANK" in os.environ and "FEDPM_RUN_DIR" in os.environ:  # a rank started by the first one
         return RunFolder(Path(os.environ["FEDPM_RUN_DIR"]))
+    alone = int(os.environ.get("SLURM_NTASKS") or 1) == 1
+    if alone and int(os.environ.get("WORLD_SIZE") or 1) > 1:  # torchrun: each would take the time of its own clock
+        raise ValueError("ranks that are started one by one need one name of their folder: give --run_dir runs/NAME")
     experiment = f"{settings.experiment}-{_slug(settings.label)}-s{settings.seed_everything}"
     name = run_name(experiment, lambda: datetime.now().strftime("%Y%m%d-%H%M%S"))
     if _rank() > 0:
         return RunFolder(Path("runs") / name)
-    folder = new_folder(name, Path("runs"), number=int(os.environ.get("SLURM_NTASKS") or 1) == 1)
+    folder = new_folder(name, Path("runs"), number=alone)
     os.environ["FEDPM_RUN_DIR"] = str(folder.path)
     return folder
 
