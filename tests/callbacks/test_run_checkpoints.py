@@ -12,6 +12,7 @@ from fedpm_lightning.checkpoints.manifest import checkpoint_file, rounds_in
 from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.report.history import Monitor
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.report.run import load_run
 from fedpm_lightning.round import Federation
 from fedpm_lightning.schedules import Cosine, Exponential, Step
 
@@ -105,6 +106,20 @@ def test_metrics_are_held_against_the_checkpoint(start, capsys, damage):
     assert files.history.best["round"] == 2 and best(start) == "round-000002"
 
 
+@pytest.mark.parametrize("file", ["metrics.csv", "summary.json"])
+def test_a_start_without_a_round_left_puts_damaged_files_right(start, capsys, file):
+    start(4)
+    folder = start.folder.parent
+    whole = folder.joinpath("metrics.csv").read_text().splitlines(keepends=True)
+    start(4, after=4)
+    folder.joinpath(file).write_text("" if file == "summary.json" else "".join(whole[:-1]))
+    start(4, after=4)
+    assert ("metrics.csv was damaged" in capsys.readouterr().err) == (file == "metrics.csv")
+    run = load_run(folder)
+    assert run.state == "finished" and run.summary["round_of_best"] == 2
+    assert folder.joinpath("metrics.csv").read_text().splitlines(keepends=True) == whole
+
+
 def test_metrics_as_they_were_are_no_damage(start, capsys):
     start(4)
     start(5, after=4)
@@ -119,6 +134,12 @@ def test_another_horizon_is_refused_where_the_rates_so_far_depend_on_it(start):
     ):
         start(4, after=2, schedule=Cosine())
     start(2, after=2, schedule=Cosine())
+
+
+def test_fewer_rounds_than_are_done_are_refused_in_these_words(start):
+    start(3)
+    with pytest.raises(ValueError, match="holds a run of 3 rounds, and rounds is 2: ask for 3 or more"):
+        start(2, after=3)
 
 
 @pytest.mark.parametrize("schedule", [Step(1), Exponential(0.5), None])

@@ -78,13 +78,18 @@ class RunCheckpoints(Checkpoint):
         return {"best": best, "setting": self._now, "rounds": len(self._factors)}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Refuse another number of rounds under a schedule whose factors of the rounds that are done depend on it.
+        """Refuse fewer rounds than are done, and others under a schedule whose factors of these depend on them.
 
         Raises:
             ValueError: Naming both numbers: the run would be none that any single start makes.
         """
         state = checkpoint.get("callbacks", {}).get(self.state_key, {})
         done, before = int(checkpoint.get("global_step", 0)), int(state.get("rounds", 0))
+        if before and done > len(self._factors):
+            raise ValueError(
+                f"{self.folder} holds a run of {done} rounds, and rounds is {len(self._factors)}: ask for {done} or "
+                "more, give another --run_dir, or --resume never to start this one afresh"
+            )
         if before and factors(pl_module, before)[:done] != self._factors[:done]:
             refuse(
                 [Difference("rounds (which the learning-rate schedule follows)", before, len(self._factors))],

@@ -6,6 +6,7 @@ They are complete at any moment: a killed run leaves its finished rounds and a s
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,14 +92,12 @@ class RunFiles(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Open the files. Rounds after the one that is resumed never happened, so their rows go."""
         # Not in on_fit_start: resuming a finished run trains nothing and must leave its files alone.
-        # A fast_dev_run tries the code; it must not overwrite a real run either.
-        self._began = trainer.is_global_zero and not trainer.fast_dev_run  # pyright: ignore[reportAttributeAccessIssue]
+        self._began = _keeps_files(trainer)
         if not self._began:
             return
         if trainer.global_step > 0:  # W&B cannot take back what the stopped process sent after its checkpoint
             self._seen_by_wandb = int(max((row["round"] for row in read_rows(self._csv.path)), default=0))
         self._open(trainer, pl_module)
-        self._facts = vars(RunFacts.of(trainer, pl_module))
         partition = partition_facts(getattr(trainer, "datamodule", None))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
         rules = federation_of(pl_module).rules
@@ -110,6 +109,7 @@ class RunFiles(FederatedCallback):
         """Write config.yaml; go on with metrics.csv, say which rows are lost, restore those of the checkpoint."""
         if self._text is not None:
             write_atomically(self.run_dir / "config.yaml", self._text)
+        self._facts = vars(RunFacts.of(trainer, module))
         done, before = trainer.global_step, self._record
         found = [row for row in read_rows(self._csv.path) if row["round"] <= done]
         self.history.rows = self._csv.begin(rounds_done=done, known=before.kept)
@@ -133,6 +133,15 @@ class RunFiles(FederatedCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The run has ended by itself; it is finished if all rounds are done, or EarlyStopping asked for no more."""
         if self._began:
+            self.write_summary(finished=is_finished(trainer))
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Put right what was damaged since the run ended, if this start found no round left to train."""
+        if self._began or not _keeps_files(trainer) or not trainer.global_step:
+            return
+        damaged = self._record.damage(read_rows(self._csv.path), trainer.global_step)
+        if damaged or not _is_json(self.run_dir / "summary.json"):
+            self._open(trainer, pl_module)
             self.write_summary(finished=is_finished(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -231,6 +240,18 @@ def find_history(trainer: Trainer) -> History | None:
 def _is_divergence(exception: BaseException) -> bool:
     """Tell whether NaN or Inf ended the run: in the global model, or in a client's training."""
     return isinstance(exception, DivergedError) or isinstance(exception.__cause__, FloatingPointError)
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        return isinstance(json.loads(file.read_bytes()), dict)
+    except (OSError, ValueError):
+        return False
+
+
+def _keeps_files(trainer: Trainer) -> bool:
+    """Tell whether this process writes the run's files; a fast_dev_run must not overwrite those of a real run."""
+    return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
 
 
 def is_finished(trainer: Trainer) -> bool:
