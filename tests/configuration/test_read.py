@@ -260,6 +260,11 @@ def test_an_empty_value_is_refused_with_its_file(fedpm, tmp_path, capsys, line):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_class_without_a_required_argument_is_named_with_its_key(fedpm, capsys):
+    assert fedpm("fit", *QUICK, "--trainer.logger", "CSVLogger").code == 2
+    assert "error: trainer.logger CSVLogger needs --trainer.logger.save_dir\n" in capsys.readouterr().err
+
+
 def test_null_stays_where_it_means_something(layers):
     from fedpm_lightning.experiment import parse
 

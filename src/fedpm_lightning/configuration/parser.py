@@ -12,8 +12,10 @@ from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedpm_lightning.configuration.compose import Composition, plain
+from fedpm_lightning.configuration.compose import Composition, dig, plain
 from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.keys import CLASSES
+from fedpm_lightning.configuration.names import arguments
 
 
 class ShortErrorParser(LightningArgumentParser):
@@ -27,7 +29,8 @@ class ShortErrorParser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message and where the key stands; leave with exit code 2."""
         sys.stderr.write(
-            f"error: {_place(message, self.composed)}{shorten(message)}\nfedpm {self.command} --help lists every key.\n"
+            f"error: {_place(message, self.composed)}{required(shorten(message), self.composed)}\n"
+            f"fedpm {self.command} --help lists every key.\n"
         )
         raise SystemExit(2)
 
@@ -48,6 +51,21 @@ def shorten(message: str) -> str:
     kept = [line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)]
     told = [line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line]
     return "\n".join([*told, f"in {given[1]}({given[2]})"] if given else told)
+
+
+def required(message: str, composed: Composition | None) -> str:
+    """Return jsonargparse's message of a missing argument with the key of the class that needs it."""
+    found = re.fullmatch(r"the following arguments are required: (\w+)", message.strip())
+    if found is None or composed is None:
+        return message
+    for key in CLASSES:
+        value = dig(composed.values, key)
+        for node in value if isinstance(value, list) else [value]:
+            path = node.get("class_path") if isinstance(node, Mapping) else node
+            given: Any = node.get("init_args") if isinstance(node, Mapping) else None
+            if isinstance(path, str) and found[1] in (arguments(path) or ()) and found[1] not in (given or ()):
+                return f"{key} {path.rpartition('.')[2]} needs --{key}.{found[1]}"
+    return message
 
 
 def check_nulls(settings: Mapping[str, Any], branches: Mapping[str, type], composed: Composition) -> None:
