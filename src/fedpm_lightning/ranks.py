@@ -53,7 +53,7 @@ def own_clients(clients: Sequence[Data], fixed: bool) -> list[Data]:
 
 @contextmanager
 def _together() -> Generator[None]:
-    """Say in words that another rank is gone, where the backend would speak of its sockets."""
+    """Say that another rank is gone, where the backend would speak of its sockets."""
     try:
         yield
     except RuntimeError as cause:

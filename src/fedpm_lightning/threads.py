@@ -26,7 +26,7 @@ def cores() -> int:
 def choose_threads(
     parameters: int, convolutions: bool, ranks: int, asked: int | None, environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
-    """Return the number of threads and the reason, in words.
+    """Return the number of threads and the reason.
 
     Args:
         parameters: Trainable parameters of the network.

@@ -183,7 +183,7 @@ def newton(problem: CentralProblem, tolerance: float, max_steps: int) -> tuple[T
 
 
 def newton_step(problem: CentralProblem, gradient: Tensor) -> Tensor:
-    """Return H^-1 g, [d], or say in words that the task is not strictly convex."""
+    """Return H^-1 g, [d], or say that the task is not strictly convex."""
     try:
         undamped = DensePreconditioner("theta", problem.hessian(), gradient.new_zeros(()))
         return undamped.solve(gradient.unsqueeze(0)).squeeze(0)

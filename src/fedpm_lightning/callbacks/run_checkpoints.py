@@ -38,7 +38,7 @@ class RunCheckpoints(Checkpoint):
         monitor: The metric that decides `best.ckpt`; without one there is none.
         every: Rounds between two checkpoints; the last round is always saved.
         config: The run's configuration, kept beside every checkpoint so that a resume can compare.
-        told: What a resume changed against the checkpoint, in words.
+        told: What a resume changed against the checkpoint.
 
     Raises:
         ValueError: If `every` is below 1; on a resume, if the data or their partition are not those of the checkpoint.

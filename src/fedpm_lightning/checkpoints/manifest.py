@@ -75,7 +75,7 @@ class Manifest:
         return inside and typed and all(type(number) is int and number >= 0 for number in numbers)
 
     def problem(self, folder: Path) -> str | None:
-        """Return what is wrong with the files that the manifest names, in words; None if nothing is."""
+        """Return what is wrong with the files that the manifest names; None if nothing is."""
         named = {checkpoint_file(folder, self.round): self.sha256}
         named |= {folder / file: sha for file, sha in self.clients.values()}
         for path, sha in named.items():

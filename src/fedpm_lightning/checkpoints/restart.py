@@ -38,7 +38,7 @@ def _say(line: str) -> None:
 
 
 def compare_with(checkpoint: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Refuse a checkpoint of another experiment; return what else changed, in words.
+    """Refuse a checkpoint of another experiment; return what else changed.
 
     Raises:
         ValueError: Naming the keys that differ.
@@ -121,7 +121,7 @@ def wandb_id(run_dir: Path, fresh: bool) -> str:
 
 
 def full_disk(error: Exception) -> Exception:
-    """Put a full disk in words, whichever file met it."""
+    """Explain a full disk, whichever file met it."""
     if isinstance(error, OSError) and error.errno in NO_ROOM and not isinstance(error, DiskFullError):
         where = error.filename or "a file of the run"
         return DiskFullError(

@@ -26,7 +26,7 @@ LOW_PRECISION = 0.1
 
 
 def disagreement(alone: Answer, together: Answer, theta: Params) -> str | None:
-    """Return in words what differs between two answers of one client; None if nothing does.
+    """Return what differs between two answers of one client; None if nothing does.
 
     Args:
         alone: Update and state of a client that trained alone.

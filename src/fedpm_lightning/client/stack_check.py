@@ -63,7 +63,7 @@ class Excerpt:
 
 
 def why_not_stacked(local: LocalRound, stackable: Stackable, data: ClientData) -> str | None:
-    """Return why clients must train one after another, in words; None if they can be stacked.
+    """Return why clients must train one after another; None if they can be stacked.
 
     Args:
         local: A round, with theta and what the server sends; its store is left alone.

@@ -34,7 +34,7 @@ class Monitor(NamedTuple):
 
     @property
     def why(self) -> str:
-        """The reason for the choice, in words."""
+        """The reason for the choice."""
         return _CANDIDATES[self.key][1] if self.key in _CANDIDATES else "set by hand"
 
     def better(self, value: float, than: float) -> bool:

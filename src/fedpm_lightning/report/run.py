@@ -53,7 +53,7 @@ class Column(NamedTuple):
     heterogeneity: Heterogeneity
 
     def parts(self, alpha: str = "alpha=") -> list[str]:
-        """Return its head in words: the data set and, where there is one to name, the split."""
+        """Return its head as text: the data set and, where there is one to name, the split."""
         return [part for part in (self.data, self.heterogeneity.written(alpha)) if part]
 
     @property

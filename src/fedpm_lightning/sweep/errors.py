@@ -1,4 +1,4 @@
-"""What is wrong with a sweep, in words."""
+"""What is wrong with a sweep."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class WithinBudget:
 
     @property
     def name(self) -> str:
-        """The budget in words."""
+        """The budget as text."""
         return f"round {self.limit:g}" if self.budget == "round" else _amount(self.budget, self.limit)
 
     def title(self, metric: str) -> str:
@@ -131,7 +131,7 @@ class CostToReach:
 
     @property
     def name(self) -> str:
-        """The target in words."""
+        """The target as text."""
         return f"{self.cost} to {self.target:g}"
 
     def title(self, metric: str) -> str:
