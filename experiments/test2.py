@@ -25,6 +25,9 @@ from fedpm_lightning.cli import main
 SECOND = ("lr", "damping")
 MIXED = ("lr", "damping", "mix_damping")
 SGD_MIX = ("lr", "mix_damping")
+# lr over damping of 1/30 and a mixing damping of a tenth of it, as far as they go together
+LADDER: list[tuple[float, ...]] = [(0.03, 1), (0.1, 3), (0.3, 10), (1.0, 30)]
+MIXED_LADDER = [(lr, damping, damping / 10) for lr, damping in LADDER]
 # name -> (file, keys, fixed overrides, the four points)
 METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float, ...]]]] = {
     "fedavg": ("fedavg", ("lr",), (), [(0.05,), (0.1,), (0.2,), (0.3,)]),
@@ -32,12 +35,12 @@ METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float
     "fedprox": ("fedprox", ("lr", "mu"), (), [(0.1, 0.01), (0.1, 0.1), (0.2, 0.01), (0.2, 0.1)]),
     "scaffold": ("scaffold", ("lr",), (), [(0.01,), (0.02,), (0.05,), (0.1,)]),
     "fedadam": ("fedadam", ("lr", "server_lr"), (), [(0.1, 0.003), (0.1, 0.01), (0.1, 0.03), (0.2, 0.01)]),
-    "local_newton": ("local_newton", SECOND, (), [(0.1, 3), (0.3, 10), (1.0, 30), (1.0, 100)]),
-    "fedpm": ("fedpm", MIXED, (), [(0.3, 10, 1), (0.3, 10, 0.3), (1.0, 30, 1), (0.3, 30, 1)]),
-    "fedpm_aligned": ("fedpm_aligned", MIXED, (), [(0.3, 10, 1), (0.3, 10, 0.3), (1.0, 30, 1), (0.3, 30, 1)]),
+    "local_newton": ("local_newton", SECOND, (), LADDER),
+    "fedpm": ("fedpm", MIXED, (), MIXED_LADDER),
+    "fedpm_aligned": ("fedpm_aligned", MIXED, (), MIXED_LADDER),
     # the remaining cells of the 2 x 2
     "local_newton_aligned": (
-        "local_newton", SECOND, ("align=20", "max_rows=null"), [(0.1, 3), (0.3, 10), (1.0, 30), (1.0, 100)],
+        "local_newton", SECOND, ("align=20", "max_rows=null"), LADDER,
     ),
     "sgd_mix": ("fedpm", SGD_MIX, ("local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)]),
     "sgd_mix_aligned": (
