@@ -81,7 +81,7 @@ class FedpmCLI(LightningCLI):
     command = "fit"
     asked: ClassVar[Configuration]
     held: ClassVar[list[RunFolder]] = []
-    told: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()
 
     @classmethod
     def subcommands(cls) -> dict[str, set[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -143,7 +143,7 @@ class FedpmCLI(LightningCLI):
         if settings.ckpt_path is None:
             clear_requeue(run_dir, fresh)
         else:
-            self.told = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
+            self.changes = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
         choose_wandb_run(as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_classes(self) -> None:
@@ -171,7 +171,7 @@ class FedpmCLI(LightningCLI):
         config: dict[str, Any] = yaml.safe_load(self.dump_config())
         monitor = choose_monitor(measured(self.settings))
         folder, every = run_dir / "checkpoints", self.settings.checkpoint_every
-        checkpoints = RunCheckpoints(folder, monitor, every, config, self.told)
+        checkpoints = RunCheckpoints(folder, monitor, every, config, self.changes)
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
         files = [RunFiles(run_dir, config, text=self.dump_config()), PartitionPicture(run_dir)]

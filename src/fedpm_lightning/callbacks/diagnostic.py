@@ -21,7 +21,7 @@ class Diagnostic(FederatedCallback):
     def __init__(self, every: int = 1) -> None:
         self.every = int(at_least("every", every, 1))
         self.due = False
-        self._told = False
+        self._warned = False
 
     def on_round_start(self, round: Round) -> None:
         """Decide whether this round is looked at, and start empty sums."""
@@ -42,6 +42,6 @@ class Diagnostic(FederatedCallback):
 
     def tell(self, round: Round, line: str) -> None:
         """Print a line once in a run."""
-        if not self._told:
+        if not self._warned:
             round.say(f"{type(self).__name__}: {line}")
-        self._told = True
+        self._warned = True

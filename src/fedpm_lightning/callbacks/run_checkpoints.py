@@ -38,7 +38,7 @@ class RunCheckpoints(Checkpoint):
         monitor: The metric that decides `best.ckpt`; without one there is none.
         every: Rounds between two checkpoints; the last round is always saved.
         config: The run's configuration, kept beside every checkpoint so that a resume can compare.
-        told: What a resume changed against the checkpoint.
+        changes: What a resume changed against the checkpoint.
 
     Raises:
         ValueError: If `every` is below 1; on a resume, if the data or their partition are not those of the checkpoint.
@@ -51,7 +51,7 @@ class RunCheckpoints(Checkpoint):
         monitor: Monitor | None = None,
         every: int = 1,
         config: Mapping[str, Any] | None = None,
-        told: Sequence[str] = (),
+        changes: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if every < 1:
@@ -59,7 +59,7 @@ class RunCheckpoints(Checkpoint):
         self.folder, self.monitor, self.every = Path(folder), monitor, every
         self._files = SideFileIO(self.folder)
         self._files.config = dict(config or {})
-        self._told = list(told)
+        self._changes = list(changes)
         self._best: tuple[int, float] | None = None
         self._before: dict[str, Any] = {}
         self._now: dict[str, Any] = {}
@@ -173,7 +173,7 @@ class RunCheckpoints(Checkpoint):
 
     def _tell(self, trainer: Trainer, federation: Federation) -> None:
         changed = [Difference(k, self._before.get(k), v) for k, v in self._now.items() if self._before.get(k) != v]
-        lines = [*self._told, *map(str, changed if self._before else [])]
+        lines = [*self._changes, *map(str, changed if self._before else [])]
         for line in lines:
             federation.say(f"resume with another {line} (last bits may differ from an undisturbed run's)")
         files = find_run_files(trainer)

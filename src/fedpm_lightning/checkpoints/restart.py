@@ -46,9 +46,9 @@ def compare_with(checkpoint: Path, config: Mapping[str, Any]) -> tuple[str, ...]
     manifest = manifest_of(checkpoint)
     if manifest is None:  # from another place, without its manifest: there is nothing to compare with
         return ()
-    refused, told = compare(manifest.config, config)
+    refused, changes = compare(manifest.config, config)
     refuse(refused, str(checkpoint))
-    return tuple(map(str, told))
+    return tuple(map(str, changes))
 
 
 def check_checkpoint(path: Path, net: Mapping[str, Any]) -> int:

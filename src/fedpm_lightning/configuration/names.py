@@ -1,4 +1,4 @@
-"""Names of classes and of their arguments, read off source files: a typo is told before torch is loaded."""
+"""Names of classes and of their arguments, read off source files: a typo is found before torch is loaded."""
 
 from __future__ import annotations
 

@@ -96,14 +96,14 @@ def parsed(words: Sequence[str]) -> Any:
     """
     from fedpm_lightning.experiment import parse
 
-    told = io.StringIO()
+    output = io.StringIO()
     try:
-        with contextlib.redirect_stderr(told), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):
             return parse(words)
     except ValueError as error:
         raise SweepError(str(error)) from None
     except SystemExit:
-        text = told.getvalue().replace("fedpm fit --help lists every key.", "").strip()
+        text = output.getvalue().replace("fedpm fit --help lists every key.", "").strip()
         raise SweepError(text.removeprefix("error: ")) from None
 
 

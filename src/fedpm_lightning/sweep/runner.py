@@ -131,14 +131,14 @@ class Runner:
         return progress
 
     def _loop(self, progress: Progress, display: Display) -> None:
-        told = False
+        announced = False
         while progress.running or (progress.waiting and self.signal is None):
             while self.signal is None and progress.waiting and len(progress.running) < self.jobs:
                 progress.running.append(self._start(progress))
-            if self.signal is not None and not told:
+            if self.signal is not None and not announced:
                 display.event("stopping: the running rounds end and are saved (once more: at once)")
                 self._end(progress, kill=False)
-                told = True
+                announced = True
             display.show(progress)
             connection.wait([job.process.sentinel for job in progress.running], timeout=_REFRESH_S)
             for job in [job for job in progress.running if job.process.exitcode is not None]:

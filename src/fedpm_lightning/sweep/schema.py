@@ -20,10 +20,10 @@ def violations(config: Mapping[str, Any]) -> list[str]:
     schema = json.loads(files("fedpm_lightning.sweep").joinpath("wandb_schema.json").read_text(encoding="utf-8"))
     validator = Draft7Validator(schema, format_checker=kinds)
     found = sorted(validator.iter_errors(cast(Any, config)), key=lambda error: list(map(str, error.absolute_path)))
-    return [_told(list(map(str, error.absolute_path)), error) for error in found]
+    return [_message(list(map(str, error.absolute_path)), error) for error in found]
 
 
-def _told(path: list[str], error: Any) -> str:
+def _message(path: list[str], error: Any) -> str:
     where = ".".join(path) or "the file"
     if path[:1] == ["parameters"] and len(path) == 2:  # none of the twenty kinds of parameter
         return f"{where}: {json.dumps(error.instance)} is no parameter: {_PARAMETER}"

@@ -24,18 +24,22 @@ def timed_round(point: Point) -> float:
         Seconds of that round, evaluation included.
 
     Raises:
-        SweepError: If it fails; the last lines of its output tell why.
+        SweepError: If it fails; the last lines of its output say why.
     """
     from fedpm_lightning.cli import main
 
-    told = io.StringIO()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+    printed = io.StringIO()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stderr(printed),
+    ):
         begun = time.monotonic()
         code = main([*point.words, "--rounds=1", f"--run_dir={folder}", "--trainer.logger=false"])
         took = time.monotonic() - begun
         rows = read_rows(Path(folder, "metrics.csv"))
     if code or not rows:
-        lines = "\n  ".join(told.getvalue().strip().splitlines()[-6:])
+        lines = "\n  ".join(printed.getvalue().strip().splitlines()[-6:])
         raise SweepError(f"the timed round of {point.name} failed with exit code {code}:\n  {lines}")
     return rows[-1].get("time/total_s", took)
 

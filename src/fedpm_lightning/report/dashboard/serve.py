@@ -36,7 +36,7 @@ class Live:
     def __init__(self, paths: Sequence[str], refresh_s: float) -> None:
         self.paths, self.refresh_s = list(paths), refresh_s
         self._lock = threading.Lock()
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._seen = self._stamp()
         self._data = collect(find_runs(self.paths, self._tell))
         self._looked_at = time.monotonic()
@@ -71,8 +71,8 @@ class Live:
 
     def _tell(self, line: str) -> None:
         """Print a line once, not at every look."""
-        if line not in self._told:
-            self._told.add(line)
+        if line not in self._warned:
+            self._warned.add(line)
             print(line, file=sys.stderr)
 
     def _stamp(self) -> str:

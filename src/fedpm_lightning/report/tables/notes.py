@@ -47,7 +47,7 @@ def _unlike(grid: Grid, column: Column) -> str:
     keys = [key for key, of in values.items() if len(set(of.values())) > 1 and key not in grid.named]
     keys = [key for key in keys if key.split(".init_args.")[0] not in {*keys, *grid.named} - {key}]
     more = f"; and {len(keys) - _MOST_KEYS} more keys" if len(keys) > _MOST_KEYS else ""
-    return "; ".join(_told(key, values[key], keys) for key in keys[:_MOST_KEYS]) + more
+    return "; ".join(_unlike_key(key, values[key], keys) for key in keys[:_MOST_KEYS]) + more
 
 
 def _task_values(grid: Grid, column: Column) -> dict[str, dict[str, str]]:
@@ -67,7 +67,7 @@ def _any_run(row: dict[Column, Cell], column: Column) -> Run | None:
     return next(iter([*cell.runs, *(run for run, _ in cell.left_out)]), None)
 
 
-def _told(key: str, of: dict[str, str], keys: list[str]) -> str:
+def _unlike_key(key: str, of: dict[str, str], keys: list[str]) -> str:
     """Write `rounds (20; FedAvg: 5)`: the commonest value, then the rows that depart from it."""
     rows: dict[str, list[str]] = {}
     for label, value in of.items():

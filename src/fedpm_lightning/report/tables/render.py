@@ -122,10 +122,16 @@ def _csv(grids: Sequence[Grid]) -> str:
             tests = {one.rival: one for one in compare_column(grid, column)}
             for label, row in grid.rows.items():
                 if column in row:
-                    told = [label, column.data, column.heterogeneity.written(), grid.metric, grid.statistic.name]
+                    start = [
+                        label,
+                        column.data,
+                        column.heterogeneity.written(),
+                        grid.metric,
+                        grid.statistic.name,
+                    ]
                     test = _test_fields(tests.get(label))
                     fields = [*_csv_fields(row[column]), len(row[column].missed), int((label, column) in best), *test]
-                    writer.writerow([*told, *fields, _resumed(row[column])])
+                    writer.writerow([*start, *fields, _resumed(row[column])])
     return text.getvalue()
 
 
