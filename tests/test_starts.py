@@ -27,6 +27,23 @@ def listing(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name != ".lock"}
 
 
+def test_an_evaluation_of_a_changed_checkpoint_is_refused(quickstart, fedpm, capsys):
+    run = quickstart(*SMALL, "--rounds=1")
+    file = (run.folder / "checkpoints" / "best.ckpt").resolve()
+    whole = torch.load(file, weights_only=True)["state_dict"]["net.1.bias"].numpy().tobytes()
+    content = file.read_bytes()
+    assert content.count(whole) == 1
+    file.write_bytes(content.replace(whole, whole[::-1]))  # torch would read it without a word
+    for verb in ("test", "validate"):
+        assert fedpm(verb).code == 1
+        assert "has not the checksum it was written with" in capsys.readouterr().err
+    file.write_bytes(content)
+    file.with_suffix(".json").write_text("{}")
+    assert fedpm("test").code == 1 and "round-000001.json is damaged" in capsys.readouterr().err
+    file.with_suffix(".json").unlink()
+    assert fedpm("test").code == 0, "from another place, without its manifest"
+
+
 class Evil:
     def __reduce__(self):
         return (Path.touch, (Path("executed"),))

@@ -31,6 +31,7 @@ from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import (
     check_checkpoint,
+    check_whole,
     choose_wandb_run,
     clear_requeue,
     compare_with,
@@ -153,7 +154,8 @@ class FedpmCLI(LightningCLI):
         if path is None:
             return
         done = check_checkpoint(Path(path), self.model.state_dict())
-        if self.subcommand != "fit":
+        if self.subcommand != "fit":  # a resume checks every file of a checkpoint as it is read
+            check_whole(Path(path))
             print(f"{self.subcommand} of {path}, saved after round {done}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, from_file, write_durably
+from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, digest, from_file, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
 from fedpm_lightning.checkpoints.manifest import manifest_of, newest_good
 
@@ -86,6 +86,17 @@ def check_checkpoint(path: Path, net: Mapping[str, Any]) -> int:
             f"{new.get(name, 'not there')} in the model; give the model.net that it was made with"
         )
     return int(content["global_step"])
+
+
+def check_whole(path: Path) -> None:
+    """Check that a checkpoint is as it was written, where its manifest lies beside it: torch sees no flipped bit.
+
+    Raises:
+        ValueError: If the checkpoint or its manifest is damaged.
+    """
+    manifest = manifest_of(path)
+    if manifest is not None and digest(path) != manifest.sha256:
+        raise ValueError(f"the checkpoint {path} has not the checksum it was written with: it is torn or changed")
 
 
 def clear_requeue(run_dir: Path, fresh: bool) -> None:
