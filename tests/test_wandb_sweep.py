@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import queue
+import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -124,6 +127,7 @@ def test_wandbs_agent_runs_points_for_real(offline, tmp_path, monkeypatch, repo)
 
     monkeypatch.setenv("WANDB_SWEEP_ID", "swp1")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")  # where fedpm is
     for name in ("WANDB_RUN_ID", "WANDB_SWEEP_PARAM_PATH"):
         monkeypatch.setenv(name, "")
     sweep = yaml.safe_load((repo / "sweeps" / "digits.yaml").read_text())
