@@ -5,6 +5,8 @@
     python -m experiments.test2 halves SOURCE            the 2 x 2 of local step and mixing, with and without alignment
     python -m experiments.test2 knobs  SOURCE            one setting at a time around aligned FedPM, seeds 10-12
     python -m experiments.test2 epochs SOURCE            60 x 1, 30 x 2 and 12 x 5 rounds x local epochs, seeds 1-3
+    python -m experiments.test2 larger SOURCE            10,000 images, 5 local epochs, 40 rounds, seeds 1-3
+    python -m experiments.test2 full   SOURCE            the paper's cell: 50,000 images, 5 local epochs, 100 rounds
     python -m experiments.test2 winners SOURCE           what won, and by how much
 
 SOURCE is what --data.source takes. All runs are made in this process, one after another; finished ones are not run
@@ -40,12 +42,14 @@ METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float
     "fedpm_aligned": ("fedpm_aligned", MIXED, (), MIXED_LADDER),
     # the remaining cells of the 2 x 2
     "local_newton_aligned": (
-        "local_newton", SECOND, ("align=20", "max_rows=null"), LADDER,
+        "local_newton", SECOND, ("preconditioner.align=20", "preconditioner.max_rows=null"), LADDER,
     ),
-    "sgd_mix": ("fedpm", SGD_MIX, ("local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)]),
+    "sgd_mix": ("fedpm", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)]),
     "sgd_mix_aligned": (
-        "fedpm_aligned", SGD_MIX, ("local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
+        "fedpm_aligned", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
     ),
+    # aligned steps, but every client's own factor, without the shared start, in the mixing
+    "fedpm_aligned_own": ("fedpm_aligned", MIXED, ("mix_factor=own",), MIXED_LADDER),
 }  # fmt: skip
 LABELS = {
     "fedavg": "FedAvg",
@@ -59,6 +63,7 @@ LABELS = {
     "local_newton_aligned": "LocalNewton aligned",
     "sgd_mix": "SGD + preconditioned mixing",
     "sgd_mix_aligned": "SGD + preconditioned mixing, aligned",
+    "fedpm_aligned_own": "FedPM aligned, own factors in the mixing",
 }
 PAPER = list(METHODS)[:8]
 TUNING_ROUNDS = 15
@@ -82,6 +87,20 @@ KNOBS: dict[str, tuple[str, ...]] = {
     "cov_every-inv_every-16": ("model.method.preconditioner.cov_every=16", "model.method.preconditioner.inv_every=16"),
 }
 EPOCHS = ("fedavg", "scaffold", "local_newton", "fedpm", "fedpm_aligned")
+# stage -> (methods, seeds, overrides of the small setting): the winners of the small setting, on more images
+CELLS: dict[str, tuple[tuple[str, ...], list[int], tuple[str, ...]]] = {
+    "larger": (
+        ("fedpm_aligned", "local_newton", "fedpm", "fedavg", "local_newton_aligned", "scaffold"),
+        [1, 2, 3],
+        ("--data.limit_train=10000", "--model.local_epochs=5", "--rounds=40", "--checkpoint_every=1"),
+    ),
+    "full": (
+        ("local_newton", "fedpm_aligned", "fedavg", "fedpm", "scaffold"),
+        [1],
+        ("--data.limit_train=null", "--data.limit_test=null", "--model.local_epochs=5", "--rounds=100",
+         "--checkpoint_every=1"),
+    ),
+}  # fmt: skip
 
 
 def options(name: str, point: tuple[float, ...]) -> list[str]:
@@ -89,7 +108,7 @@ def options(name: str, point: tuple[float, ...]) -> list[str]:
     _, keys, fixed, _ = METHODS[name]
     place = {"server_lr": "model.server_optimizer.init_args.lr", "damping": "model.method.preconditioner.damping"}
     tuned = [f"--{place.get(key, f'model.method.{key}')}={value:g}" for key, value in zip(keys, point, strict=True)]
-    return tuned + [f"--model.method.preconditioner.{option}" for option in fixed]
+    return tuned + [f"--model.method.{option}" for option in fixed]
 
 
 def fit(folder: Path, name: str, point: tuple[float, ...], alpha: float, seed: int, source: str, *more: str) -> None:
@@ -158,6 +177,10 @@ def run(stage: str, root: Path, source: str, alpha: float, names: list[str], see
             point = best(root, name, alpha)
             folder = run_folder(root, f"epochs{epochs}", name, point, alpha, seed)
             fit(folder, name, point, alpha, seed, source, f"--rounds={rounds}", f"--model.local_epochs={epochs}")
+    elif stage in CELLS:
+        for seed, name in product(seeds, names):
+            point = best(root, name, alpha)
+            fit(run_folder(root, stage, name, point, alpha, seed), name, point, alpha, seed, source, *CELLS[stage][2])
     else:
         for seed, name in product(seeds, names):
             point = best(root, name, alpha)
@@ -166,14 +189,15 @@ def run(stage: str, root: Path, source: str, alpha: float, names: list[str], see
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["tune", "final", "halves", "knobs", "epochs", "winners"])
+    parser.add_argument("stage", choices=["tune", "final", "halves", "knobs", "epochs", *CELLS, "winners"])
     parser.add_argument("source")
     parser.add_argument("--root", type=Path, default=Path("runs/test2"))
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.1, 1.0])
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS))
     given = parser.parse_args()
-    default = {"final": PAPER, "halves": list(METHODS), "epochs": list(EPOCHS)}.get(given.stage, list(METHODS))
-    seeds = given.seeds or {"epochs": [1, 2, 3], "knobs": [10, 11, 12]}.get(given.stage, [1, 2, 3, 4, 5, 6])
+    default = {"final": PAPER, "epochs": list(EPOCHS), **{stage: list(cell[0]) for stage, cell in CELLS.items()}}
+    those = {"epochs": [1, 2, 3], "knobs": [10, 11, 12], **{stage: cell[1] for stage, cell in CELLS.items()}}
+    names, seeds = default.get(given.stage, list(METHODS)), those.get(given.stage, [1, 2, 3, 4, 5, 6])
     for alpha in given.alpha:
-        run(given.stage, given.root, given.source, alpha, given.methods or default, seeds)
+        run(given.stage, given.root, given.source, alpha, given.methods or names, given.seeds or seeds)
