@@ -12,17 +12,18 @@ HELP = """usage: fedpm COMMAND ...
 Federated learning experiments on PyTorch Lightning.
 
 commands:
-  fit        run an experiment:      fedpm fit --config configs/quickstart.yaml
+  fit        run an experiment:      fedpm fit --config quickstart
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
   compare    tables and figures over runs:             fedpm compare runs/
   dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
   report     the comparison as a W&B page:             fedpm report --wandb me/project --dry-run
-  partition  who holds which classes, without training: fedpm partition --config configs/quickstart.yaml
-  sweep      many runs, here or on SLURM:              fedpm sweep sweeps/digits.yaml
+  partition  who holds which classes, without training: fedpm partition --config quickstart
+  sweep      many runs, here or on SLURM:              fedpm sweep digits
+  configs    the configurations and sweeps that ship, by name; copies them
 
 `fedpm COMMAND --help` lists the options of a command. YAML files lay over each other, and options over files:
-  fedpm fit --config configs/cifar10_cnn.yaml --config configs/method/fedpm.yaml \\
+  fedpm fit --config cifar10_cnn --config method/fedpm \\
             --data.partition.alpha 0.1 --model.method.lr 0.05 --rounds 100
 """
 
@@ -35,6 +36,7 @@ COMMANDS = {
     "report": "fedpm_lightning.report.weights_and_biases.command",
     "partition": "fedpm_lightning.partition_command",
     "sweep": "fedpm_lightning.sweep.main",
+    "configs": "fedpm_lightning.configs_command",
 }
 _TRAINING = "fedpm_lightning.experiment"
 _CONFIGURED = {_TRAINING, "fedpm_lightning.partition_command"}
@@ -55,9 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(HELP, end="")
         return 0
     if words[0] == "--version":
-        from importlib.metadata import version
+        from fedpm_lightning.version import version_line
 
-        print(f"fedpm-lightning {version('fedpm-lightning')}")
+        print(version_line())
         return 0
     if words[0] not in COMMANDS:
         print(f"error: there is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}", file=sys.stderr)

@@ -13,6 +13,7 @@ from fedpm_lightning.configuration.compose import Composition, dig
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
 from fedpm_lightning.configuration.names import arguments, choices
+from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
 
 DEFAULTS = {"data": {"partition": {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}}}
@@ -74,7 +75,7 @@ def read(argv: Sequence[str]) -> Configuration:
         composed.lay(read_file(file), str(file))
     for name, value in pairs:
         if name == FILE:
-            composed.lay(read_file(value), value)
+            composed.lay(read_file(locate("configs", value)), value)
         elif (name, value) not in asks:
             composed.lay_option(name, value)
     composed.values.pop(FILE, None)

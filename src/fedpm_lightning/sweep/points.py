@@ -14,6 +14,7 @@ from typing import Any
 from fedpm_lightning.configuration.command_line import FILE, in_order, options
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import Effect, effect
+from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
 from fedpm_lightning.sweep.commands import fedpm_words
 from fedpm_lightning.sweep.draws import draw
@@ -122,7 +123,7 @@ def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
     """
     try:
         given = in_order(words[1:])
-        layers = [read_file(value) for name, value in given if name == FILE]
+        layers = [read_file(locate("configs", value)) for name, value in given if name == FILE]
     except ConfigurationError as cause:
         raise SweepError(str(cause)) from None
     counted = {name: value for name, value in given if effect(name) is Effect.FIGURES or name in set(chosen)}

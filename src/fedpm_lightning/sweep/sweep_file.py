@@ -9,6 +9,8 @@ from typing import Any, Literal, cast
 
 import yaml
 
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.schema import violations
 
@@ -50,12 +52,15 @@ class SweepFile:
 
 
 def load_sweep(path: str | Path) -> SweepFile:
-    """Read a sweep file.
+    """Read a sweep file, by its path or, of one that ships with the package, its name.
 
     Raises:
         SweepError: If there is no such file, or W&B or `fedpm sweep` could not use it.
     """
-    file = Path(path)
+    try:
+        file = locate("sweeps", path)
+    except ConfigurationError as cause:
+        raise SweepError(str(cause)) from None
     config = _read(file)
     wrong = violations(config) or _unusable(config)
     if wrong:
