@@ -15,8 +15,9 @@ from fedpm_lightning.methods import FedPM
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.models import Logistic
 from fedpm_lightning.preconditioners import Hessian
+from fedpm_lightning.testing.problems import InMemoryClient
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds
 
 REAL = Path(os.environ.get("FEDPM_TEST_DATA") or Path(__file__).parents[1] / ".." / "shared" / "data").resolve()
 L2 = 1e-3

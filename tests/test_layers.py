@@ -43,6 +43,7 @@ ALLOWED = {
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "configs_command": {"configuration"},
     "cli": {"configuration", "version"},
+    "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},
 }
 WITHOUT_LIGHTNING = {*BASE, "schedules", "compression", "models", "ranks", "curvature", "client", "optim", "server",

@@ -11,8 +11,9 @@ from torch import nn
 from convex import NAME, logistic_clients, rounds
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian, LocalPreconditioner
+from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import Rounds, SumOfSquares, regression_clients
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods import FedAvg
+from fedpm_lightning.testing.problems import InMemoryClient
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params
-from harness import InMemoryClient
 
 
 def trained(policy, state, shift):

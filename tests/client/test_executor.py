@@ -15,8 +15,8 @@ from fedpm_lightning.data import FeatureShift
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
+from fedpm_lightning.testing.stacks import RAGGED, ExecutorRounds, clients_of, close, same_update
 from fedpm_lightning.types import ClientUpdate, LocalWork
-from stacks import RAGGED, Side, clients_of, close, same_update
 
 
 def relative(damping=10.0, **settings):
@@ -98,9 +98,9 @@ def both(method, net="mlp", chunk=100, sizes=RAGGED, rounds=2, batch_size=7, par
     """Run rounds under both executors and compare all that leaves the clients; return the stacked side."""
     make, shape = NETS[net]
     clients = clients_of(sizes, shape, batch_size, classes, partition)
-    one = Side(method(), make(), Sequential(), clients, **settings)
+    one = ExecutorRounds(method(), make(), Sequential(), clients, **settings)
     stacked = Vectorized(chunk, method().stackable)
-    many = Side(method(), make(), stacked, clients, **settings)
+    many = ExecutorRounds(method(), make(), stacked, clients, **settings)
     for _ in range(rounds):
         alone, together = one.step(), many.step()
         assert alone.keys() == together.keys() == set(range(len(sizes)))
@@ -165,7 +165,7 @@ def test_one_product_gives_the_hessians_of_all_clients(method, work):
 def test_a_hessian_that_is_not_definite_raises_the_damping_of_its_client_alone(caplog):
     # Without l2 the three samples of a client span three of seven dimensions; a client of zeros has no Hessian at all.
     clients = clients_of((3, 3, 9, 9), classes=2, batch_size=None)
-    sides = [Side(NEWTON["FedPM"](), logit(), ex, clients) for ex in (Sequential(), Vectorized(4, "alike"))]
+    sides = [ExecutorRounds(NEWTON["FedPM"](), logit(), ex, clients) for ex in (Sequential(), Vectorized(4, "alike"))]
     P = [{k: u.message["P"]["theta"] for k, u in side.step().items()} for side in sides]
     deltas = [[float(P_k.delta) for _, P_k in sorted(own.items())] for own in P]
     assert deltas[0] == pytest.approx(deltas[1], rel=1e-9)
@@ -173,7 +173,7 @@ def test_a_hessian_that_is_not_definite_raises_the_damping_of_its_client_alone(c
 
 
 def test_chunks_of_hessians_fit_into_their_bytes():
-    side = Side(NEWTON["FedPM"](), logit(), Sequential(), clients_of(classes=2))
+    side = ExecutorRounds(NEWTON["FedPM"](), logit(), Sequential(), clients_of(classes=2))
     local, d = side.local(), 7
     assert chunk_size(local) == LARGEST_CHUNK
     with pytest.MonkeyPatch.context() as patch:
@@ -207,13 +207,16 @@ def test_states_do_not_keep_the_stack_alive():
 def test_a_bad_client_of_a_chunk_is_named_and_goes_alone(method):
     clients = clients_of()
     clients[4].pool.x[clients[4].rows] = float("nan")
-    sides = [Side(METHODS[method](), mlp(), ex, clients, on_bad_client="drop") for ex in (Sequential(), Vectorized(9))]
+    sides = [
+        ExecutorRounds(METHODS[method](), mlp(), ex, clients, on_bad_client="drop")
+        for ex in (Sequential(), Vectorized(9))
+    ]
     alone, together = (side.step() for side in sides)
     assert 4 not in together and alone.keys() == together.keys()
     assert all(same_update(update, together[client]) for client, update in alone.items())
     assert sides[0].said == sides[1].said and "client 4: " in sides[1].said[0]
     with pytest.raises((DivergedClientError, BadClientError), match="round 1, client 4: "):
-        Side(METHODS[method](), mlp(), Vectorized(9), clients).step()
+        ExecutorRounds(METHODS[method](), mlp(), Vectorized(9), clients).step()
 
 
 class CountsSamples(FedAvg):
@@ -385,7 +388,7 @@ class Noisy(MixesSamples):
     ],
 )
 def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):
-    side = Side(method(), net(), Sequential(), clients_of(), loss=loss)
+    side = ExecutorRounds(method(), net(), Sequential(), clients_of(), loss=loss)
     found = why_not_stacked(side.local(), side.method.stackable, side.clients[0])
     assert found is None if reason is None else reason in found
     assert not side.store.state_dict() and not side.hooks
@@ -393,7 +396,7 @@ def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):
 
 def test_the_trial_leaves_nothing_behind():
     """Neither in the network, nor in the method, nor in what the server sent."""
-    side = Side(Remembers(0.1), Assigns(), Sequential(), clients_of())
+    side = ExecutorRounds(Remembers(0.1), Assigns(), Sequential(), clients_of())
     before, local = side.model.net.mean, side.local()
     state = torch.get_rng_state()
     assert why_not_stacked(local, "any", side.clients[0]) is not None
@@ -405,7 +408,7 @@ def test_the_trial_leaves_nothing_behind():
 
 def test_a_chunk_that_fails_trains_one_after_another_and_says_so():
     clients = clients_of()
-    one, many = (Side(CountsSamples(0.1), mlp(), ex, clients) for ex in (Sequential(), Vectorized(4)))
+    one, many = (ExecutorRounds(CountsSamples(0.1), mlp(), ex, clients) for ex in (Sequential(), Vectorized(4)))
     alone, together = one.step(), many.step()
     assert all(same_update(update, together[client]) for client, update in alone.items())
     assert len(many.said) == 2 and "train one after another: NotImplementedError" in many.said[0]

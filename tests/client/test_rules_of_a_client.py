@@ -17,8 +17,8 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import BadClientError, RoundError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNew, FedNL, FedPM
+from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params, copied
-from stacks import Side, clients_of
 
 
 class Averaging(nn.Module):
@@ -42,7 +42,7 @@ class Averaging(nn.Module):
 
 def side(method, net=None, sizes=(8, 8), **options):
     torch.manual_seed(0)
-    return Side(method, net or nn.Linear(6, 3), Sequential(), clients_of(sizes, batch_size=None), **options)
+    return ExecutorRounds(method, net or nn.Linear(6, 3), Sequential(), clients_of(sizes, batch_size=None), **options)
 
 
 def test_nothing_that_a_forward_pass_assigns_reaches_the_next_client():

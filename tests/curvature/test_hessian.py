@@ -15,7 +15,7 @@ from fedpm_lightning.curvature.logistic import logistic_hessian, logistic_root
 from fedpm_lightning.losses import ClassificationLoss
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.optim.diagonal_newton import DiagonalNewton
-from harness import SumOfSquares
+from fedpm_lightning.testing.problems import SumOfSquares
 
 
 def problem(net, l2=0.0, loss=None, seed=0):

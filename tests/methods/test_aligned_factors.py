@@ -17,9 +17,10 @@ from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix, preconditioned_mix, weighted_mean
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS
+from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of, close
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params, wire_bytes
-from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
-from stacks import Side, clients_of, close
 
 DENSE = {"cov_every": 1, "inv_every": 1, "max_rows": None, "damping": 1.0}
 
@@ -133,8 +134,8 @@ def test_stacked_clients_align_like_single_ones(make):
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     foof = Foof(align=20.0, damping=1.0, cov_every=3, inv_every=3, max_rows=None)
     method = partial(make, preconditioner=foof)
-    alone = Side(method(), net, Sequential(), clients_of())
-    stacked = Side(method(), net, Vectorized(4), clients_of())
+    alone = ExecutorRounds(method(), net, Sequential(), clients_of())
+    stacked = ExecutorRounds(method(), net, Vectorized(4), clients_of())
     for _ in range(3):
         one, other = alone.step(), stacked.step()
         assert all(close(one[k].message, other[k].message, 1e-9) for k in one)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from fedpm_lightning.methods import FedAvg, FedExP
+from fedpm_lightning.testing.problems import InMemoryClient
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient
 from quadratics import quadratic_client, quadratics, run_on
 
 ONE = torch.ones(2, dtype=torch.float64)

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import FedAvg, FedNova
+from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import Rounds, SumOfSquares, regression_clients
 from quadratics import quadratics, run_on
 
 

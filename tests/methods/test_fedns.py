@@ -11,7 +11,8 @@ from convex import NAME, central_gradient_and_hessian, distances, logistic_clien
 from fedpm_lightning.compression.sketches import SKETCHES, sketch, walsh_hadamard
 from fedpm_lightning.methods import FedNS
 from fedpm_lightning.models import CNN, Logistic
-from harness import InMemoryClient, Rounds
+from fedpm_lightning.testing.problems import InMemoryClient
+from fedpm_lightning.testing.rounds import Rounds
 
 RANDOM = [kind for kind in SKETCHES if kind != "identity"]
 

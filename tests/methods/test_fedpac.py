@@ -8,8 +8,9 @@ from torch import nn
 
 from fedpm_lightning.methods import FedMuon, FedPAC, FedSophia
 from fedpm_lightning.optim.soap import SOAP, eigenvectors, packed, unpacked
+from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import Rounds, SumOfSquares, regression_clients
 
 
 def run_of(method, steps=3):

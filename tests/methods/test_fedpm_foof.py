@@ -9,8 +9,9 @@ from torch import nn
 from convex import NAME, central_gradient_and_hessian, logistic_clients, rounds
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
+from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 
 
 def linear() -> nn.Module:

@@ -22,8 +22,8 @@ from convex import (
 from fedpm_lightning.methods import FedNL, FedNS, FedPM, LocalNewton
 from fedpm_lightning.models import CNN
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
+from fedpm_lightning.testing.problems import InMemoryClient
 from fedpm_lightning.types import wire_bytes
-from harness import InMemoryClient
 
 
 def test_one_step_is_the_global_newton_step():

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import FedAvg, FedSAM
+from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 from quadratics import quadratic_client, run_on
 
 H = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)

@@ -11,8 +11,9 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods import FedSophia
 from fedpm_lightning.optim import sophia
 from fedpm_lightning.optim.sophia import Sophia, gauss_newton_bartlett
+from fedpm_lightning.testing.problems import InMemoryClient
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds
 
 B, D = 16, 4
 

@@ -11,8 +11,9 @@ from torch import nn
 from fedpm_lightning.methods import FedAvg, FedPM, LocalNewton
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import weighted_mean
+from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds, SumOfSquares, regression_clients
 
 PAPER = {"damping_mode": "absolute", "ema": 0.0}
 

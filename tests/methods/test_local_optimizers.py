@@ -12,9 +12,10 @@ from torch.optim import LBFGS, SGD, AdamW
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.schedules import Step
+from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.testing.stacks import clients_of, same_update
 from fedpm_lightning.types import LocalWork
-from harness import Rounds, SumOfSquares, regression_clients
-from stacks import clients_of, same_update
 
 
 def run_of(method, **options):

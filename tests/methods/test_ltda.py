@@ -10,8 +10,9 @@ from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.methods import LTDA
 from fedpm_lightning.optim.diagonal_newton import DiagonalNewton, one_row_diagonal
+from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds, SumOfSquares
 from quadratics import Point
 
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import MOON, FedAvg
+from fedpm_lightning.testing.problems import InMemoryClient
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds
 
 MU, TAU, ETA = 3.0, 0.5, 0.2
 

@@ -11,8 +11,9 @@ from fedpm_lightning.client import local_round
 from fedpm_lightning.methods import LTDA, PSGD, SCAFFOLD, FedAvg, FedProx, FedSophia
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.schedules import Step
+from fedpm_lightning.testing.problems import InMemoryClient
+from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import LocalWork
-from harness import InMemoryClient, Rounds
 from quadratics import quadratic_client, quadratics, run_on
 
 METHODS = [PSGD(), FedAvg(lr=0.05), FedProx(lr=0.05, mu=1.0), SCAFFOLD(lr=0.05), LTDA(), FedSophia()]

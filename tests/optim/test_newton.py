@@ -15,7 +15,7 @@ from fedpm_lightning.curvature.hessian import hessian
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.preconditioners import Hessian
 from fedpm_lightning.preconditioners.newton_optimizer import Newton
-from harness import SumOfSquares
+from fedpm_lightning.testing.problems import SumOfSquares
 
 
 def setting(l2=0.1, loss=None, seed=0, n=20):

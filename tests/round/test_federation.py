@@ -20,9 +20,9 @@ from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.round import Aggregation, Hooks
 from fedpm_lightning.server.aggregator import MeanAggregator
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.testing.stacks import clients_of
 from fedpm_lightning.types import LocalWork
-from harness import Rounds
-from stacks import clients_of
 
 SIZES = (30, 3, 8)
 

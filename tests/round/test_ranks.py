@@ -13,10 +13,10 @@ from fedpm_lightning.callbacks import ClientDrift, Communication
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNL, FedPM
 from fedpm_lightning.models import Logistic
 from fedpm_lightning.preconditioners import Foof, Hessian
+from fedpm_lightning.testing.ranks import on_ranks
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.testing.stacks import clients_of
 from fedpm_lightning.types import LocalWork
-from forked import on_ranks
-from harness import Rounds
-from stacks import clients_of
 
 SIZES = (30, 3, 8, 15, 22)
 COHORTS = ([0, 1, 3], [1, 2, 4], [0, 2, 3, 4])

@@ -3,21 +3,41 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
+from fedpm_lightning.client.executor import Sequential
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.data import IID, Augment, Normalise
+from fedpm_lightning.data import IID, Augment, Normalise, Partition
 from fedpm_lightning.data.batches import BatchSettings, Pool, ResidentClient
+from fedpm_lightning.methods.base import Method
 from fedpm_lightning.schedules import Schedule
-from fedpm_lightning.types import ClientUpdate, LocalWork
-from harness import Rounds
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.types import ClientData, ClientUpdate, LocalWork
 
 RAGGED = (30, 1, 7, 8, 15, 22, 2, 14, 29)
+"""Sizes of clients that no two batches share."""
 
 
-def clients_of(sizes=RAGGED, shape=(6,), batch_size=7, classes=3, partition=None):
-    """Clients of a pool: float vectors, or uint8 images [c, h, w] that are augmented."""
+def clients_of(
+    sizes: Sequence[int] = RAGGED,
+    shape: Sequence[int] = (6,),
+    batch_size: int | None = 7,
+    classes: int = 3,
+    partition: Partition | None = None,
+) -> list[ResidentClient]:
+    """Return clients of a pool: float64 vectors, or uint8 images [c, h, w] that are augmented.
+
+    Args:
+        sizes: Samples of each client.
+        shape: Of one input.
+        batch_size: Samples a batch; None: all of a client.
+        classes: Targets are 0..classes-1.
+        partition: What may shift a client's features.
+    """
     n, g = sum(sizes), torch.Generator().manual_seed(0)
     images = len(shape) == 3
     x = torch.randint(0, 256, (n, *shape), generator=g, dtype=torch.uint8) if images else None
@@ -29,38 +49,48 @@ def clients_of(sizes=RAGGED, shape=(6,), batch_size=7, classes=3, partition=None
         normalise, augment = Normalise((0.5,) * channels, (0.25,) * channels, dtype), Augment(2)
     settings = BatchSettings(3, batch_size)
     pool = Pool(x, y, partition or IID(), len(sizes), settings, normalise, augment)
-    return [ResidentClient(k, rows, pool) for k, rows in enumerate(torch.arange(n).split(sizes))]
+    return [ResidentClient(k, rows, pool) for k, rows in enumerate(torch.arange(n).split(list(sizes)))]
 
 
 class Lower(Schedule):
     """A factor that is not 1."""
 
-    def factor(self, round, rounds):
+    def factor(self, round: int, rounds: int) -> float:
+        """Return 0.9."""
         return 0.9
 
 
-class Side(Rounds):
+class ExecutorRounds(Rounds):
     """Rounds in float64 under one executor, two local epochs unless `work` says otherwise."""
 
-    def __init__(self, method, net, executor, clients, work=None, **options):
+    def __init__(
+        self,
+        method: Method,
+        net: nn.Module,
+        executor: Sequential,
+        clients: Sequence[ClientData],
+        work: LocalWork | None = None,
+        **options: Any,
+    ) -> None:
         work = work or LocalWork(epochs=2)
         super().__init__(
             method, copy.deepcopy(net).double(), clients, work, schedule=Lower(), executor=executor, **options
         )
 
     @property
-    def hooks(self):
+    def hooks(self) -> list[tuple[str, int]]:
+        """Which hook fired for which client."""
         return self.witness.fired
 
-    def step(self) -> dict[int, ClientUpdate]:
+    def step(self) -> dict[int, ClientUpdate]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Run a round; return the updates by client."""
         super().step()
         return {update.client: update for update in self.updates}
 
 
-def close(a, b, tolerance=1e-11):
+def close(a: Any, b: Any, tolerance: float = 1e-11) -> bool:
     """Whether two messages, states or numbers are the same up to rounding."""
-    if isinstance(a, torch.Tensor):
+    if isinstance(a, Tensor):
         scale = float(a.abs().max()) + 1e-12
         return a.shape == b.shape and torch.allclose(a, b, rtol=tolerance, atol=tolerance * scale)
     if isinstance(a, Preconditioner):

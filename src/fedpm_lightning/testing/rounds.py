@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Sequential
@@ -20,7 +20,6 @@ from fedpm_lightning.round import Federation, Hooks, Round
 from fedpm_lightning.round.federation import Weighting
 from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.types import (
-    Batch,
     Broadcast,
     ClientData,
     ClientState,
@@ -33,46 +32,6 @@ from fedpm_lightning.types import (
 )
 
 
-@dataclass
-class InMemoryClient:
-    """A client whose batches are consecutive slices (None: the full batch).
-
-    Its whole set comes in three chunks, 2/5, 2/5 and 1/5 of it, as that of a client of more than a thousand samples
-    does: what sums over chunks must weight them.
-    """
-
-    client: int
-    x: Tensor
-    y: Tensor
-    batch_size: int | None = None
-
-    @property
-    def num_samples(self) -> int:
-        return len(self.y)
-
-    def steps(self, work: LocalWork) -> int:
-        epoch = -(-len(self.y) // (self.batch_size or len(self.y)))
-        return work.steps if work.epochs is None else work.epochs * epoch
-
-    def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
-        size = self.batch_size or len(self.y)
-        epoch = [(self.x[i : i + size], self.y[i : i + size]) for i in range(0, len(self.y), size)]
-        for k in range(self.steps(work)):
-            yield epoch[k % len(epoch)]
-
-    def everything(self, chunk: int | None = None) -> Iterator[Batch]:
-        size = chunk or -(-2 * len(self.y) // 5)
-        for i in range(0, len(self.y), size):
-            yield self.x[i : i + size], self.y[i : i + size]
-
-
-class SumOfSquares(nn.Module):
-    """1/2 mean over rows of the sum of squared residuals."""
-
-    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().sum(-1).mean() / 2
-
-
 class Witness(Hooks):
     """Keeps a round's updates as they arrived, and which hook fired for which client."""
 
@@ -81,15 +40,19 @@ class Witness(Hooks):
         self.fired: list[tuple[str, int]] = []
 
     def on_round_start(self, round: Round) -> None:
+        """Forget the last round's updates."""
         self.updates = []
 
     def on_client_start(self, round: Round, data: ClientData) -> None:
+        """Note it."""
         self.fired.append(("on_client_start", data.client))
 
     def on_client_end(self, round: Round, update: ClientUpdate) -> None:
+        """Note it."""
         self.fired.append(("on_client_end", update.client))
 
     def on_update_received(self, round: Round, update: ClientUpdate) -> None:
+        """Keep it, unless it is the message of a first pass."""
         if not round.preparing:
             self.updates.append(update)
 
@@ -144,6 +107,7 @@ class Rounds:
 
     @property
     def store(self) -> ClientStore:
+        """Where the clients' states are."""
         return self.federation.store
 
     @property
@@ -176,16 +140,3 @@ class Rounds:
         self.federation.run(Cohort(self.round, [*chosen]), self.optimizer)
         self.round += 1
         return self.theta
-
-
-def regression_clients(
-    num: int = 3, n: int = 20, d: int = 5, out: int = 2, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> list[InMemoryClient]:
-    """Linear regression problems that differ between clients, in inputs and in targets."""
-    g = torch.Generator().manual_seed(seed)
-    clients = []
-    for k in range(num):
-        x = torch.randn(n + 3 * k, d, generator=g, dtype=dtype) @ torch.randn(d, d, generator=g, dtype=dtype)
-        y = x @ torch.randn(d, out, generator=g, dtype=dtype) + torch.randn(n + 3 * k, out, generator=g, dtype=dtype)
-        clients.append(InMemoryClient(k, x, y))
-    return clients

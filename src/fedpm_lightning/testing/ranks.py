@@ -10,12 +10,39 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from fedpm_lightning.testing.case import MethodCase, advance, largest_difference
+from fedpm_lightning.types import Params
+
+
+def check_ranks(case: MethodCase, folder: Path, count: int = 2) -> None:
+    """Run three rounds on several processes, each with a part of the cohort, and compare with one process.
+
+    Args:
+        case: The method.
+        folder: An empty folder (pytest's tmp_path), where the processes meet.
+        count: Processes.
+
+    Raises:
+        AssertionError: If a process fails, or theta differs by more than the rounding of a sum.
+    """
+    cohorts = ([0, 1, 3], [1, 2], [0, 2, 3])
+
+    def ran() -> Params:
+        return advance(case.start(), cohorts).theta
+
+    one = ran()
+    for rank, theta in enumerate(on_ranks(count, folder, lambda rank: ran())):
+        gap = largest_difference(one, theta)
+        if not gap < 1e-10:
+            raise AssertionError(f"theta on rank {rank} of {count} is {gap:.2g} from that of one process")
+
 
 def on_ranks(count: int, folder: Path, work: Callable[[int], Any]) -> list[Any]:
     """Run `work(rank)` in `count` processes of one group; return what each returned: tensors, numbers, containers."""
     children = [_child(rank, count, folder, work) for rank in range(count)]
     codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    assert codes == [0] * count, [(folder / f"{rank}.txt").read_text() for rank in range(count)]
+    if codes != [0] * count:
+        raise AssertionError("\n".join((folder / f"{rank}.txt").read_text() for rank in range(count)))
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(count)]
 
 
@@ -25,7 +52,8 @@ def _child(rank: int, count: int, folder: Path, work: Callable[[int], Any]) -> i
         return child
     try:
         file = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
-        os.dup2(file, 1), os.dup2(file, 2)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
         dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=count)
         torch.save(work(rank), folder / f"{rank}.pt")
         os._exit(0)
