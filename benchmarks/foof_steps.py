@@ -85,7 +85,7 @@ def layer_parts(layer: Layer, x: Tensor, G: Tensor, steps: int) -> tuple[dict[st
         marks = [time.process_time()]
         rows = observe_rows(x, layer)
         marks.append(time.process_time())
-        factor.observe(rows)
+        factor.update(rows)
         marks.append(time.process_time())
         P = factor.preconditioner(10.0, "relative").factorise()
         marks.append(time.process_time())

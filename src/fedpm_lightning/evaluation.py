@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
+from fedpm_lightning.client.memory_format import to_channels_last, use_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.types import Batch, Params
 
@@ -34,7 +34,7 @@ class Evaluation:
     def update(self, split: str, net: nn.Module, batch: Batch, params: Params | None = None) -> Tensor:
         """Add one batch to a split's figures, at the network's parameters or at `params`; return the classes [B]."""
         inputs, targets = batch
-        last = channels_last_chosen(net, inputs.device, self.channels_last)
+        last = use_channels_last(net, inputs.device, self.channels_last)
         inputs = to_channels_last(inputs) if last else inputs
         logits = functional_call(net, params, (inputs,)) if params else net(inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()

@@ -31,7 +31,7 @@ from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import (
     check_checkpoint,
-    check_whole,
+    check_intact,
     choose_wandb_run,
     clear_requeue,
     compare_with,
@@ -42,7 +42,7 @@ from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_na
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.parser import ShortErrorParser, shorten
-from fedpm_lightning.configuration.read import OWN, Configuration, read
+from fedpm_lightning.configuration.read import EXPERIMENT_KEYS, Configuration, read
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.module import FederatedModule
@@ -66,22 +66,22 @@ class FedpmCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the experiment's own keys and derive the linked ones."""
-        parser.add_argument("--rounds", type=int, default=100, help=OWN["rounds"])
-        parser.add_argument("--experiment", type=str, default="experiment", help=OWN["experiment"])
-        parser.add_argument("--label", type=str | None, default=None, help=OWN["label"])
-        parser.add_argument("--run_dir", type=str | None, default=None, help=OWN["run_dir"])
+        parser.add_argument("--rounds", type=int, default=100, help=EXPERIMENT_KEYS["rounds"])
+        parser.add_argument("--experiment", type=str, default="experiment", help=EXPERIMENT_KEYS["experiment"])
+        parser.add_argument("--label", type=str | None, default=None, help=EXPERIMENT_KEYS["label"])
+        parser.add_argument("--run_dir", type=str | None, default=None, help=EXPERIMENT_KEYS["run_dir"])
         resume = Literal["auto", "never", "must"]
-        parser.add_argument("--resume", type=resume, default="auto", help=OWN["resume"])
-        parser.add_argument("--checkpoint_every", type=int, default=1, help=OWN["checkpoint_every"])
-        parser.add_argument("--threads", type=int | None, default=None, help=OWN["threads"])
-        parser.add_argument("--grace_s", type=float, default=20.0, help=OWN["grace_s"])
+        parser.add_argument("--resume", type=resume, default="auto", help=EXPERIMENT_KEYS["resume"])
+        parser.add_argument("--checkpoint_every", type=int, default=1, help=EXPERIMENT_KEYS["checkpoint_every"])
+        parser.add_argument("--threads", type=int | None, default=None, help=EXPERIMENT_KEYS["threads"])
+        parser.add_argument("--grace_s", type=float, default=20.0, help=EXPERIMENT_KEYS["grace_s"])
         parser.link_arguments("rounds", "trainer.max_epochs")
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
 
     command = "fit"
-    asked: ClassVar[Configuration]
-    held: ClassVar[list[RunFolder]] = []
+    configuration: ClassVar[Configuration]
+    locked_folders: ClassVar[list[RunFolder]] = []
     changes: tuple[str, ...] = ()
 
     @classmethod
@@ -101,18 +101,18 @@ class FedpmCLI(LightningCLI):
         return
 
     def before_instantiate_classes(self) -> None:
-        """Settle the run's folder before anything writes."""
+        """Choose the run's folder before anything writes."""
         settings = self.settings
-        self.answer()
-        check_values(settings, self.asked.composed)
+        self.print_config_and_exit()
+        check_values(settings, self.configuration.composed)
         settings.label = settings.label or default_label(settings.model)
-        asked = settings.run_dir
+        given_run_dir = settings.run_dir
         if self.subcommand == "fit":
             self.take_folder(settings)
         # What is written down is what was asked for, without where this one start goes on from: the next start must
         # neither go back to that checkpoint nor begin afresh again.
         self.recorded = settings.clone()
-        self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", asked
+        self.recorded.ckpt_path, self.recorded.resume, self.recorded.run_dir = None, "auto", given_run_dir
         settings.weights_only = True  # null would leave it to Lightning, which executes what a checkpoint says
         if self.subcommand == "fit":
             self.choose_start(settings)
@@ -127,11 +127,11 @@ class FedpmCLI(LightningCLI):
         settings.run_dir = str(folder.path)
         if _rank() == 0:
             folder.hold()
-            self.held.append(folder)
+            self.locked_folders.append(folder)
 
-    def answer(self) -> None:
+    def print_config_and_exit(self) -> None:
         """Print the configuration and leave, if that is all that is asked for."""
-        if any(name == "print_config" for name, _ in self.asked.asks):
+        if any(name == "print_config" for name, _ in self.configuration.print_options):
             parser = self._parser(self.subcommand)
             print(parser.dump(self.settings, skip_none=False, skip_link_targets=False, format="yaml"), end="")
             raise SystemExit(0)
@@ -155,7 +155,7 @@ class FedpmCLI(LightningCLI):
             return
         done = check_checkpoint(Path(path), self.model.state_dict())
         if self.subcommand != "fit":  # a resume checks every file of a checkpoint as it is read
-            check_whole(Path(path))
+            check_intact(Path(path))
             print(f"{self.subcommand} of {path}, saved after round {done}")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
@@ -190,8 +190,8 @@ class FedpmCLI(LightningCLI):
 
     def use_threads(self) -> str:
         """Set the number of threads of this process; return a line that says it."""
-        asked, ranks = self.settings.threads, self.trainer.num_devices
-        number, why = choose_threads(*size_of(self.model.net), ranks, asked, os.environ)
+        requested, ranks = self.settings.threads, self.trainer.num_devices
+        number, why = choose_threads(*size_of(self.model.net), ranks, requested, os.environ)
         if number is not None:
             torch.set_num_threads(number)
         return f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"
@@ -280,20 +280,20 @@ def run(argv: list[str], cli: type[FedpmCLI] = FedpmCLI) -> int:
             raise
         return _report(error, 1)
     finally:
-        while FedpmCLI.held:
-            FedpmCLI.held.pop().release()
+        while FedpmCLI.locked_folders:
+            FedpmCLI.locked_folders.pop().release()
     return 0
 
 
-def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
+def command_line(cli: type[FedpmCLI], configuration: Configuration) -> FedpmCLI:
     """Hand a configuration to jsonargparse, and do with the result what `cli` does."""
-    FedpmCLI.command, FedpmCLI.asked, ShortErrorParser.composed = asked.command, asked, asked.composed
-    ShortErrorParser.command = asked.command
+    FedpmCLI.command = ShortErrorParser.command = configuration.command
+    FedpmCLI.configuration, ShortErrorParser.composed = configuration, configuration.composed
     parser_kwargs: dict[str, Any] = {command: {"allow_abbrev": False} for command in FedpmCLI.subcommands()}
     return cli(
         FederatedModule,
         FederatedData,
-        args=parser_input(asked),
+        args=parser_input(configuration),
         parser_class=ShortErrorParser,
         parser_kwargs={"allow_abbrev": False, **parser_kwargs},
         trainer_defaults=TRAINER_DEFAULTS,
@@ -304,10 +304,11 @@ def command_line(cli: type[FedpmCLI], asked: Configuration) -> FedpmCLI:
     )
 
 
-def parser_input(asked: Configuration) -> Any:
+def parser_input(configuration: Configuration) -> Any:
     """Return what jsonargparse reads: the mapping, or a command line that asks for help."""
-    helps = [word for name, value in asked.asks if name != "print_config" for word in _as_words(name, value)]
-    return [asked.command, *helps] if helps else {"subcommand": asked.command, asked.command: asked.values}
+    command, options = configuration.command, configuration.print_options
+    words = [word for option in options if option[0] != "print_config" for word in _as_words(*option)]
+    return [command, *words] if words else {"subcommand": command, command: configuration.values}
 
 
 def _as_words(name: str, value: str) -> list[str]:
@@ -321,10 +322,10 @@ def parse(argv: Sequence[str]) -> Any:
         ConfigurationError: If a file, a key or a name is wrong.
         SystemExit: With code 2 after a message on stderr, if a value is.
     """
-    asked = read(argv)
-    ShortErrorParser.composed = asked.composed
-    settings = _parser(asked.command).parse_object(parser_input(asked))[asked.command]
-    check_values(settings, asked.composed)
+    configuration = read(argv)
+    ShortErrorParser.composed = configuration.composed
+    settings = _parser(configuration.command).parse_object(parser_input(configuration))[configuration.command]
+    check_values(settings, configuration.composed)
     return settings
 
 

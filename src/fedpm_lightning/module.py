@@ -59,7 +59,7 @@ class FederatedModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Refuse what a round cannot do, and put the callbacks into the round, before a checkpoint is read."""
-        self.federation.say = self.say
+        self.federation.print = self.print_line
         self.federation.use([callback for callback in callbacks_of(self.trainer) if isinstance(callback, Hooks)])
         if stage == "fit":
             check_trainer(self.trainer)
@@ -83,7 +83,7 @@ class FederatedModule(LightningModule):
         rules = self.federation.rules
         many = len(rules) > _MOST_LINES and find_run_files(self.trainer) is not None
         for line in [*([f"{rules[0]} (each in rules.txt)"] if many else rules), *lines]:
-            self.say(line)
+            self.print_line(line)
 
     def training_step(self, batch: Cohort, batch_idx: int) -> None:
         """Run one communication round on the cohort `batch`."""
@@ -106,7 +106,7 @@ class FederatedModule(LightningModule):
         # `log_dict` would end in this very dictionary, at the cost of a small network's round.
         self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.row.items()})
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line once, above the progress bars."""
         bar = self.trainer.progress_bar_callback
         if self.trainer.is_global_zero:
@@ -126,7 +126,7 @@ class FederatedModule(LightningModule):
         self.publish()
         if self.trainer.state.fn != "fit":
             for name, value in self.row.items():
-                self.say(f"{name} {value:.4f}")
+                self.print_line(f"{name} {value:.4f}")
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Evaluate the global model on one test batch; return the predicted classes [B]."""

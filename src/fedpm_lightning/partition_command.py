@@ -31,8 +31,8 @@ class PartitionCLI(FedpmCLI):
 
     def before_instantiate_classes(self) -> None:
         """Check the values as `fit` does; no run folder is made."""
-        self.answer()
-        check_values(self.settings, self.asked.composed)
+        self.print_config_and_exit()
+        check_values(self.settings, self.configuration.composed)
 
     def instantiate_classes(self) -> None:
         """Build the data and show the split."""

@@ -24,7 +24,7 @@ def cores() -> int:
 
 
 def choose_threads(
-    parameters: int, convolutions: bool, ranks: int, asked: int | None, environment: Mapping[str, str]
+    parameters: int, convolutions: bool, ranks: int, requested: int | None, environment: Mapping[str, str]
 ) -> tuple[int | None, str]:
     """Return the number of threads and the reason.
 
@@ -32,16 +32,16 @@ def choose_threads(
         parameters: Trainable parameters of the network.
         convolutions: Whether it has convolutions, which keep more threads busy.
         ranks: Processes of this run on this machine.
-        asked: What the command line asks for; None: nothing.
-        environment: OMP_NUM_THREADS decides where nothing is asked for; the number is then None: torch has read it.
+        requested: `--threads`; None: nothing.
+        environment: OMP_NUM_THREADS decides where that is None; the number is then None: torch has read it.
 
     Raises:
-        ValueError: If `asked` is below 1.
+        ValueError: If `requested` is below 1.
     """
-    if asked is not None:
-        if asked < 1:
-            raise ValueError(f"threads must be at least 1, or null to choose, got {asked}")
-        return asked, "as asked"
+    if requested is not None:
+        if requested < 1:
+            raise ValueError(f"threads must be at least 1, or null to choose, got {requested}")
+        return requested, "as asked"
     if environment.get("OMP_NUM_THREADS"):
         return None, "OMP_NUM_THREADS"
     if parameters <= SMALL and not convolutions:

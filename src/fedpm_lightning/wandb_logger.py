@@ -21,12 +21,12 @@ LOCAL_SWEEP = "FEDPM_SWEEP"
 """Set by `fedpm sweep` for its runs: the name of the sweep."""
 
 
-def under_agent(asked: Configuration) -> Configuration:
+def under_agent(configuration: Configuration) -> Configuration:
     """Let a run of a W&B sweep log to W&B when its command and its files name no logger: the agent waits for it."""
-    if asked.command == "fit" and AGENT in os.environ and "trainer.logger" not in asked.composed.named:
+    if configuration.command == "fit" and AGENT in os.environ and "trainer.logger" not in configuration.composed.named:
         print("a run of a W&B sweep: --trainer.logger WandbLogger", flush=True)
-        asked.composed.lay_option("trainer.logger", "WandbLogger")
-    return asked
+        configuration.composed.add_option("trainer.logger", "WandbLogger")
+    return configuration
 
 
 def agents_run_dir(label: str, seed: object) -> Path | None:

@@ -21,7 +21,7 @@ def round_of(method=None, clients=()):
     """A round of ten clients, its module, and what was said."""
     module = FederatedModule(nn.Linear(1, 2), method or FedAvg())
     said: list[str] = []
-    module.federation.say = said.append
+    module.federation.print = said.append
     return module, Round(module.federation, Cohort(0, [*clients])), said
 
 

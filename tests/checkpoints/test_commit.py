@@ -11,7 +11,7 @@ import torch
 
 from fedpm_lightning.checkpoints.durable import DiskFullError, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
-from fedpm_lightning.checkpoints.manifest import Manifest, checkpoint_file, keep_only, manifest_file, newest_good
+from fedpm_lightning.checkpoints.manifest import Manifest, checkpoint_file, keep_only, manifest_file, newest_intact
 from fedpm_lightning.checkpoints.side_files import SideFileIO
 from fedpm_lightning.report.setting import setting_of
 
@@ -70,13 +70,13 @@ def test_a_kill_at_any_write_leaves_the_round_before_or_the_new_one(tmp_path, mo
     else:
         save(files, 3)
     monkeypatch.undo()
-    found = newest_good(tmp_path, say=pytest.fail)
+    found = newest_intact(tmp_path, warn=pytest.fail)
     assert found == checkpoint_file(tmp_path, 3 if at == 3 else 2)
     again = SideFileIO(tmp_path)
     assert again.load_checkpoint(found)["global_step"] == (3 if at == 3 else 2)
     keep_only(tmp_path, {1, 2, 3} if at == 3 else {1, 2})
     save(again, 3)
-    assert newest_good(tmp_path, say=pytest.fail) == checkpoint_file(tmp_path, 3)
+    assert newest_intact(tmp_path, warn=pytest.fail) == checkpoint_file(tmp_path, 3)
 
 
 @pytest.mark.parametrize("victim", ["checkpoint", "manifest", "client"])
@@ -91,7 +91,7 @@ def test_damage_is_named_and_passed_over(tmp_path, victim):
     }[victim]
     path.write_bytes(path.read_bytes()[:-30])
     told: list[str] = []
-    assert newest_good(tmp_path, told.append) == checkpoint_file(tmp_path, 1)
+    assert newest_intact(tmp_path, told.append) == checkpoint_file(tmp_path, 1)
     assert len(told) == 1 and "round 2" in told[0]
     if victim != "manifest":
         with pytest.raises(ValueError, match="damaged"):
@@ -103,7 +103,7 @@ def test_nothing_but_damage_is_an_error_with_the_way_out(tmp_path):
     save(files, 1)
     checkpoint_file(tmp_path, 1).unlink()
     with pytest.raises(ValueError, match="--resume never"):
-        newest_good(tmp_path, lambda line: None)
+        newest_intact(tmp_path, lambda line: None)
 
 
 def test_a_checkpoint_never_executes_code_when_it_is_read(tmp_path):

@@ -35,7 +35,7 @@ METHODS = {
     "FedPM, last batch": partial(FedPM, 0.1, mix_damping=None, preconditioner=Foof(damping=1.0, ema=0.0)),
     "FedPM, inv_every": partial(FedPM, 0.1, momentum=0.5, preconditioner=Foof(damping=1.0, inv_every=3)),
     "FedPM, inv_every, ema": partial(FedPM, 0.1, mix_factor="ema", preconditioner=Foof(damping=1.0, inv_every=3)),
-    "FedPM, settled": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=2, inv_every=4, max_rows=None)),
+    "FedPM, dense": partial(FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=2, inv_every=4, max_rows=None)),
     "FedPM, every step, every eighth": partial(
         FedPM, 0.1, preconditioner=Foof(damping=1.0, cov_every=1, inv_every=8, max_rows=None)
     ),

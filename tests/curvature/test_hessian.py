@@ -173,7 +173,7 @@ def test_attention_has_a_hessian_and_a_diagonal():
     assert torch.allclose(H @ v, (sides[0] - sides[1]) / (2 * step), rtol=1e-5, atol=1e-6)
     model.load(layer.split(theta), {})
     optimizer = DiagonalNewton(model.params, lr=0.1, rho=0.1)
-    optimizer.see(model, data)
+    optimizer.set_batch(model, data)
     row = H[0].square() / H[0, 0]
     assert torch.allclose(layer.vector({n: optimizer._diagonal[id(p)] for n, p in model.params.items()}), row.abs())
 

@@ -23,7 +23,7 @@ def batches(n: int, R: int = 4, d: int = 24, lead: tuple[int, ...] = ()) -> list
 def observed(rows: list[Tensor], ema: float, reduced: bool = False) -> RunningFactor:
     running = RunningFactor("fc", ema)
     for X in rows:
-        running.observe(Rows(gram(X) if reduced else X, X.shape[-2], X.shape[-2], reduced))
+        running.update(Rows(gram(X) if reduced else X, X.shape[-2], X.shape[-2], reduced))
     return running
 
 
@@ -54,7 +54,7 @@ def test_a_batch_of_another_size_and_form_mixes_in() -> None:
     rows = [*batches(2), *batches(1, R=30), *batches(1, R=1)]
     running = RunningFactor("fc", 0.9)
     for X in rows:
-        running.observe(Rows(gram(X) if len(X) == 30 else X, len(X), len(X), len(X) == 30))
+        running.update(Rows(gram(X) if len(X) == 30 else X, len(X), len(X), len(X) == 30))
     torch.testing.assert_close(running.preconditioner(0.0, "absolute").dense(), expected(rows, 0.9))
 
 
@@ -63,7 +63,7 @@ def test_an_earlier_p_does_not_move() -> None:
     running = observed(rows[:4], 0.9)
     P = running.preconditioner(1.0, "absolute")
     before = P.dense()
-    running.observe(Rows(rows[4], 4, 4, False))
+    running.update(Rows(rows[4], 4, 4, False))
     assert torch.equal(P.dense(), before)
 
 
@@ -83,8 +83,8 @@ def test_a_wide_layer_keeps_its_last_rows_only(ema: float) -> None:
     batches = [torch.randn(2, 32, dtype=torch.float64) for _ in range(6)]
     running = RunningFactor("fc", ema, max_rows=6)
     for X in batches:
-        running.observe(Rows(X, 2, 2, False))
-        assert not running.settled
+        running.update(Rows(X, 2, 2, False))
+        assert not running.enough_rows
     shares = torch.tensor([ema**2, ema, 1.0], dtype=torch.float64)
     A = sum(w * X.mT @ X / 2 for w, X in zip(shares / shares.sum(), batches[-3:], strict=True))
     torch.testing.assert_close(running.preconditioner(1.0, "absolute").dense() - torch.eye(32), A)
@@ -96,7 +96,7 @@ def test_max_rows_bounds_what_is_kept_beside_the_newest_batch(R: int) -> None:
     batches = [torch.randn(R, 32, dtype=torch.float64) for _ in range(3)]
     running = RunningFactor("fc", 0.9, max_rows=6)
     for X in batches:
-        running.observe(Rows(X, R, R, False))
+        running.update(Rows(X, R, R, False))
         P = running.preconditioner(0.0, "absolute")
         assert P.factor.shape[-2] == R
         torch.testing.assert_close(P.dense(), X.mT @ X / R)
@@ -107,18 +107,18 @@ def test_a_narrow_layer_knows_no_max_rows() -> None:
     limited, free = RunningFactor("fc", 0.9, max_rows=6), RunningFactor("fc", 0.9)
     for X in batches:
         for running in (limited, free):
-            running.observe(Rows(X, 2, 2, False))
+            running.update(Rows(X, 2, 2, False))
     dense = [running.preconditioner(1.0, "relative").dense() for running in (limited, free)]
     assert torch.equal(*dense)
 
 
-def test_a_factor_is_settled_once_it_rests_on_d_rows() -> None:
+def test_a_factor_has_enough_rows_from_d_on() -> None:
     running = RunningFactor("fc", 1.0)
-    settled: list[bool] = []
+    enough: list[bool] = []
     for _ in range(5):
-        running.observe(Rows(torch.randn(4, 16), 4, 4, False))
-        settled.append(running.settled)
-    assert settled == [False, False, False, True, True]
+        running.update(Rows(torch.randn(4, 16), 4, 4, False))
+        enough.append(running.enough_rows)
+    assert enough == [False, False, False, True, True]
 
 
 def test_max_rows_is_positive() -> None:

@@ -9,7 +9,7 @@ from fedpm_lightning.data import DataRequest, Dirichlet, FederatedData
 from fedpm_lightning.data.arrays import channel_statistics
 from fedpm_lightning.data.sources import load
 from fedpm_lightning.data.sources.hugging_face import ParquetFolder
-from fedpm_lightning.data.sources.known import SPECS
+from fedpm_lightning.data.sources.torchvision_set import SPECS
 
 
 @pytest.fixture(scope="session")

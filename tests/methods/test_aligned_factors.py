@@ -73,14 +73,14 @@ def test_a_start_counts_as_so_many_batches():
     factor = RunningFactor("fc", ema=0.9)
     factor.start_from(start, 5.0)
     for X in batches:
-        factor.observe(Rows(X, 8, 8, False))
+        factor.update(Rows(X, 8, 8, False))
     weights = [5.0 * 0.9**3, 0.9**2, 0.9, 1.0]
     A = [start, *(X.mT @ X / 8 for X in batches)]
     expected = sum(w * one for w, one in zip(weights, A, strict=True)) / sum(weights)
     assert torch.allclose(factor.preconditioner(0.0, "absolute").factor, expected, rtol=1e-13)
     own = sum(w * one for w, one in zip(weights[1:], A[1:], strict=True)) / sum(weights[1:])
-    assert torch.allclose(factor.own(0.0, "absolute").factor, own, rtol=1e-13)
-    assert factor.settled
+    assert torch.allclose(factor.preconditioner_without_start(0.0, "absolute").factor, own, rtol=1e-13)
+    assert factor.enough_rows
 
 
 def test_with_an_infinite_weight_all_step_with_one_matrix_and_mixing_is_the_mean():
@@ -212,7 +212,7 @@ def test_a_wide_dense_layer_steps_from_its_few_rows():
         make = method.optimizer
         method.optimizer = lambda client, make=make, thin=thin: thin.append(make(client)) or thin[-1]
         seen.append(run.step())
-        assert thin[0]._thin == ({"2"} if errors else set())
+        assert thin[0]._stepped_by_errors == ({"2"} if errors else set())
     assert all(torch.allclose(seen[0][name], seen[1][name], rtol=1e-11, atol=1e-12) for name in seen[0])
 
 

@@ -90,7 +90,7 @@ def test_seeing_a_batch_leaves_gradients_weights_and_statistics_alone():
     x = torch.randn(B, D)
     before = {k: v.clone() for k, v in model.net.state_dict().items()}
     optimizer = Sophia(model.params, lr=0.1)
-    optimizer.see(model, (x, torch.zeros(B, dtype=torch.long)))
+    optimizer.set_batch(model, (x, torch.zeros(B, dtype=torch.long)))
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
     assert all(p.grad is None for p in model.params.values())
     assert all(optimizer.state[p]["h"].norm() > 0 for p in model.params.values() if p.ndim > 1)
@@ -108,7 +108,7 @@ def test_the_step_written_out():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sophia, "gauss_newton_bartlett", lambda model, x: {"p": torch.tensor(next(curvatures)).double()})
         for k, g in enumerate(gradients):
-            optimizer.see(None, (None, None))  # type: ignore[arg-type]
+            optimizer.set_batch(None, (None, None))  # type: ignore[arg-type]
             p.grad = torch.tensor(g, dtype=torch.float64)
             optimizer.step()
             if k % tau == 0:

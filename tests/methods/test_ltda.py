@@ -100,7 +100,7 @@ def test_the_rows_are_those_of_the_objective_with_its_l2():
     x, y = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 1, dtype=torch.float64)
     model = LocalModel(net, Objective(SumOfSquares(), l2=0.7))
     optimizer = DiagonalNewton(model.params, lr=1.0, rho=0.1)
-    optimizer.see(model, (x, y))
+    optimizer.set_batch(model, (x, y))
     H = x.T @ x / 7 + 0.7 * torch.eye(3, dtype=torch.float64)
     found = optimizer._diagonal[id(model.params["weight"])][0]
     assert torch.allclose(found, H[0].square() / H[0, 0], rtol=1e-12)
@@ -111,7 +111,9 @@ def test_seeing_a_batch_leaves_gradients_weights_and_statistics_alone():
     net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
     model = LocalModel(net, Objective())
     before = {k: v.clone() for k, v in model.net.state_dict().items()}
-    DiagonalNewton(model.params, lr=0.1, rho=0.1).see(model, (torch.randn(8, 4), torch.zeros(8, dtype=torch.long)))
+    DiagonalNewton(model.params, lr=0.1, rho=0.1).set_batch(
+        model, (torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+    )
     assert all(torch.equal(v, before[k]) for k, v in model.net.state_dict().items())
     assert all(p.grad is None for p in model.params.values())
 

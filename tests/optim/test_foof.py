@@ -27,11 +27,11 @@ def least_squares(out: Tensor, y: Tensor) -> Tensor:
 
 def one_step(net: nn.Module, foof: FOOF, x: Tensor, y: Tensor, loss: Any = least_squares) -> None:
     foof.zero_grad()
-    with collect_input_rows(net, foof.wants()) as X:
+    with collect_input_rows(net, foof.observed_layers()) as X:
         value = loss(net(x), y)
     value.backward()
-    if foof.wants():
-        foof.observe(X)
+    if foof.observed_layers():
+        foof.update_curvature(X)
     foof.step()
 
 
@@ -225,7 +225,7 @@ def test_cov_every_and_inv_every() -> None:
     seen: list[Tensor] = []
     current: list[Tensor] = []
     for _ in range(7):
-        wanted.append(bool(foof.wants()))
+        wanted.append(bool(foof.observed_layers()))
         one_step(net, foof, x, y)
         seen.append(foof.preconditioners()["3"].dense())
         current.append(foof.preconditioners(factor="ema")["3"].dense())
@@ -246,7 +246,7 @@ def test_a_layer_without_enough_rows_is_looked_at_in_every_step() -> None:
     )
     wanted: list[list[str]] = []
     for _ in range(9):
-        wanted.append([layer.name for layer in foof.wants()])
+        wanted.append([layer.name for layer in foof.observed_layers()])
         before = {name: P.dense() for name, P in foof.preconditioners().items()}
         one_step(net, foof, torch.randn(2, 6, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64))
         after = {name: P.dense() for name, P in foof.preconditioners().items()}
@@ -322,7 +322,7 @@ def test_a_leading_client_axis_equals_a_loop_over_clients(batch: int) -> None:
         grads, X = vmap(grad(loss, has_aux=True))({n: p.detach() for n, p in leaves.items()}, x, y)
         for name, leaf in leaves.items():
             leaf.grad = grads[name]
-        stacked.observe(X)
+        stacked.update_curvature(X)
         stacked.step()
         for k, (net, foof) in enumerate(zip(nets, loops, strict=True)):
             one_step(net, foof, x[k], y[k])
@@ -389,10 +389,10 @@ def test_a_layer_that_does_not_run_does_not_move() -> None:
         *data(30),
     )
     foof.zero_grad()
-    with collect_input_rows(net, foof.wants()) as X:
+    with collect_input_rows(net, foof.observed_layers()) as X:
         out = net[:4](data(30)[0])
     out.sum().backward()
-    foof.observe(X)
+    foof.update_curvature(X)
     foof.step()
     assert torch.equal(net[4].weight, before) and "4" not in foof.preconditioners()
 
@@ -421,7 +421,7 @@ def test_a_step_without_its_rows_is_an_error() -> None:
     least_squares(net(x), y).backward()
     with pytest.raises(RuntimeError, match="before observe"):
         foof.step()
-    foof.observe({})
+    foof.update_curvature({})
     with pytest.raises(RuntimeError, match="'0' has a gradient but no rows"):
         foof.step()
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from fedpm_lightning.client.local_loop import SeesBatches, local_loop
+from fedpm_lightning.client.local_loop import UsesBatches, local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.damping import CurvatureError
@@ -37,7 +37,7 @@ def one_step(model, batch, hessian=None, **options):
 
 def test_one_full_step_minimises_a_quadratic():
     model, batch = setting(loss=SumOfSquares())
-    assert isinstance(Newton(model.params, Hessian()), SeesBatches)
+    assert isinstance(Newton(model.params, Hessian()), UsesBatches)
     one_step(model, batch)
     model.gradient(batch)
     assert all(p.grad.norm() < 1e-13 for p in model.params.values())

@@ -21,7 +21,7 @@ class Factor:
         self.d, self.s = d, s
         self.wide = s.max_rows is not None and d >= 4 * s.max_rows
         self.batches: list[tuple[Array, int]] = []  # (A_s, rows), oldest first
-        self.rests_on, self.dense, self.settled = 0.0, False, False
+        self.rests_on, self.dense, self.enough_rows = 0.0, False, False
         self.changed, self.urgent = False, False
         self.used: tuple[Array, float] | None = None  # A and delta of the last P
         self.start: Array | None = None  # A_0
@@ -29,13 +29,13 @@ class Factor:
 
     def start_from(self, A: Array) -> None:
         """Begin at A_0, which counts as `align` batches."""
-        self.start, self.settled, self.dense = A, True, True
+        self.start, self.enough_rows, self.dense = A, True, True
 
     def observe(self, X: Array, n: int, due: bool) -> None:
         """Take a batch's rows in."""
-        if self.settled and not due:
+        if self.enough_rows and not due:
             return
-        self.changed, self.urgent = True, not self.settled
+        self.changed, self.urgent = True, not self.enough_rows
         if self.s.ema == 0:
             self.batches, self.dense = [], False
         self.batches.append((X.T @ X / n, len(X)))
@@ -48,7 +48,7 @@ class Factor:
                 break
             self.batches.pop(0)
         enough = self.dense and self.rests_on >= self.d
-        self.settled = enough or (self.settled and self.s.ema > 0)
+        self.enough_rows = enough or (self.enough_rows and self.s.ema > 0)
 
     def A(self, whole: bool = True) -> Array:
         """Return the mean of the batches that are kept, and of the start where there is one; its weights sum to 1."""
@@ -102,7 +102,7 @@ class FOOF:
         g = self.net.gradient(theta, x, y) + shift + self.s.weight_decay * theta
         step = np.empty_like(theta)
         for place, factor, X in zip(self.net.places, self.factors, self.rows(theta, x, self.s.cov_images), strict=True):
-            factor.observe(*X, due=self.k % self.s.cov_every == 0)
+            factor.update(*X, due=self.k % self.s.cov_every == 0)
             factor.renew(due=self.k % self.every == 0)
             step[place] = factor.step(g[place])
         step = g if getattr(self.s, "local_step", "") == "sgd" else step

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from fedpm_lightning.report.history import History, Monitor, choose_monitor
-from fedpm_lightning.report.metrics import known
+from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.run_end import recap_table
 from fedpm_lightning.report.units import human_bytes, human_seconds
 
@@ -75,7 +75,7 @@ def test_a_diverged_round_is_not_a_completed_one():
     ],
 )
 def test_direction_of_a_metric(metric, mode):
-    assert known(metric).better == mode
+    assert find_metric(metric).better == mode
 
 
 def test_recap_shows_all_three_moments_and_the_cost():
@@ -96,4 +96,4 @@ def test_every_documented_column_is_known_by_name(repo):
     firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     columns = {name for first in firsts for name in re.findall(r"`([^`]+)`", first)}
     assert len(columns) > 30
-    assert [column for column in sorted(columns) if known(column).name == column] == []
+    assert [column for column in sorted(columns) if find_metric(column).name == column] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.setting import differing_keys, setting_of
 from fedpm_lightning.report.tables.grid import build_grid
-from fedpm_lightning.report.tables.notes import base_lines, unlike_lines
+from fedpm_lightning.report.tables.notes import base_lines, difference_lines
 from fedpm_lightning.report.tables.row_labels import label_settings, natural, short_key, short_value
 
 PACKAGE = "fedpm_lightning"
@@ -66,7 +66,7 @@ def test_rows_that_differ_in_the_task_are_pointed_out(tmp_path, write_run):
     write_run(tmp_path / "a", "FedAvg", acc=(0.5, 0.6, 0.7))
     write_run(tmp_path / "b", "FedProx", acc=(0.5, 0.6, 0.7))
     write_run(tmp_path / "c", "FedPM", acc=(0.5, 0.6))
-    (line,) = unlike_lines(build_grid(find_runs([tmp_path]), "val/acc", "final"))
+    (line,) = difference_lines(build_grid(find_runs([tmp_path]), "val/acc", "final"))
     assert line == "not alike, digits alpha=0.1: rows differ in more than the method: rounds (3; FedPM: 2)"
 
 

@@ -45,7 +45,7 @@ class Attack(FederatedCallback):
         federation, data = federation_of(pl_module), data_of(trainer)
         self.hostile = hostile_clients(self.clients, self.fraction or 0.0, federation.seed, data.num_clients)
         self.num_classes = int(data.num_classes)
-        federation.say(f"{type(self).__name__}: hostile clients {sorted(self.hostile)} of {data.num_clients}")
+        federation.print(f"{type(self).__name__}: hostile clients {sorted(self.hostile)} of {data.num_clients}")
 
 
 class SignFlip(Attack):

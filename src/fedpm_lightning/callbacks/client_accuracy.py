@@ -54,7 +54,7 @@ class ClientAccuracy(FederatedCallback):
         if self.split not in names:
             there = f"only {' and '.join(names)}" if names else "none"
             line = f"ClientAccuracy: no {self.split} split is evaluated here ({there}); clients_acc/* stay empty"
-            federation_of(pl_module).say(line)
+            federation_of(pl_module).print(line)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start at zero."""

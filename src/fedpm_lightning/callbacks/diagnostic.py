@@ -40,8 +40,8 @@ class Diagnostic(FederatedCallback):
     def add(self, round: Round, update: ClientUpdate) -> None:
         """Take in one update."""
 
-    def tell(self, round: Round, line: str) -> None:
+    def print_once(self, round: Round, line: str) -> None:
         """Print a line once in a run."""
         if not self._warned:
-            round.say(f"{type(self).__name__}: {line}")
+            round.print(f"{type(self).__name__}: {line}")
         self._warned = True

@@ -46,7 +46,9 @@ class ClientDrift(Diagnostic):
     def add(self, round: Round, update: ClientUpdate) -> None:
         """Add one client's norm and unit vector; nothing waits for the device."""
         if not self._units.keys() <= update.params.keys():
-            self.tell(round, f"{type(round.method).__name__} uploads no parameters in the clear; drift/* stay empty")
+            self.print_once(
+                round, f"{type(round.method).__name__} uploads no parameters in the clear; drift/* is empty"
+            )
             return
         u = self.moves(round, update)
         norm = torch.stack([torch.linalg.vector_norm(part) for part in u.values()]).norm()

@@ -66,9 +66,9 @@ class GracefulStop(FederatedCallback):
         """The round is over: agree with the other ranks on whether it was the last."""
         if self._signal is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        asked = torch.tensor([0.0 if self._signal is None else float(self._signal)], dtype=torch.float64)
-        all_sum([asked], pl_module.device)
-        self.leaving = bool(asked[0] > 0)
+        received = torch.tensor([0.0 if self._signal is None else float(self._signal)], dtype=torch.float64)
+        all_sum([received], pl_module.device)
+        self.leaving = bool(received[0] > 0)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening."""

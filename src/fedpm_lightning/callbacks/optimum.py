@@ -58,7 +58,7 @@ class Optimum(FederatedCallback):
             if self.diverged_at is not None:
                 self._problem.move(torch.zeros_like(self.optimum))
                 self.limit = self.diverged_at * self._problem.value()
-        federation.say(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
+        federation.print(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
         self.record(federation)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

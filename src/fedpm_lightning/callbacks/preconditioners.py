@@ -109,7 +109,7 @@ def mixed_sums(callback: Diagnostic, round: Round) -> dict[str, tuple[Tensor, Te
     """Return layer -> (sum w_i P_i, sum w_i) over all ranks; None, with a line, where nothing like it is mixed."""
     aggregator = round.federation.aggregation.aggregator
     if not isinstance(aggregator, PreconditionedAggregator):
-        callback.tell(round, f"{type(round.method).__name__} mixes no preconditioners; its figures stay empty")
+        callback.print_once(round, f"{type(round.method).__name__} mixes no preconditioners; its figures stay empty")
         return None
     return {layer: (S1, weight) for layer, S1, weight in aggregator.preconditioner_sums()} or None
 

@@ -17,7 +17,7 @@ from fedpm_lightning.callbacks.round_bars import RoundBars
 from fedpm_lightning.callbacks.run_facts import device_name
 from fedpm_lightning.callbacks.run_files import find_history, find_run_files
 from fedpm_lightning.report.history import History, Row
-from fedpm_lightning.report.run_end import figures, recap_table, standing_lines
+from fedpm_lightning.report.run_end import figures, ranking_lines, recap_table
 from fedpm_lightning.report.units import human_seconds
 from fedpm_lightning.round import Round
 from fedpm_lightning.types import ClientUpdate
@@ -130,7 +130,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
             files = find_run_files(trainer)
             folder = self._run_dir or (files and files.run_dir)
             if folder is not None:
-                print("\n".join([*standing_lines(folder), f"run: {folder}"]), flush=True)
+                print("\n".join([*ranking_lines(folder), f"run: {folder}"]), flush=True)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say so when there was nothing left to train."""

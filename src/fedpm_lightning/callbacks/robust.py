@@ -52,7 +52,7 @@ class RobustAggregation(Aggregation, ABC):
         if self.holds_all:
             cohort = data_of(trainer).cohort_size
             size = cohort * wire_bytes(federation.theta) / 2**20
-            federation.say(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
+            federation.print(f"{name} holds all {cohort} updates of a round of {method}: {size:.1f} MiB")
 
 
 class HoldingAggregation(RobustAggregation):

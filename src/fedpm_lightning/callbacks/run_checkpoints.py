@@ -111,13 +111,13 @@ class RunCheckpoints(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Remove what came after the resumed round (it never happened), and say what changed."""
         if trainer.global_step > 0:
-            self._tell(trainer, federation_of(pl_module))
-        if not self._active(trainer):
+            self._print_changes(trainer, federation_of(pl_module))
+        if not self._writes_checkpoints(trainer):
             return
         done, source = trainer.global_step, trainer.ckpt_path
         here = source is not None and Path(source).resolve().parent == self.folder.resolve()
         keep_only(self.folder, [round for round in rounds_in(self.folder) if here and round <= done])
-        self._point(done)
+        self._link_last_and_best(done)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the round when it is due, and always the last one and one after which the run is stopped."""
@@ -125,7 +125,7 @@ class RunCheckpoints(Checkpoint):
         ends = round == trainer.max_epochs or trainer.should_stop or leaving(trainer)
         if not (ends or round % self.every == 0) or cast(Any, trainer).fast_dev_run:
             return
-        self._judge(trainer, round)
+        self._update_best(trainer, round)
         self._save(trainer, round)
 
     def _save(self, trainer: Trainer, round: int) -> None:
@@ -134,9 +134,9 @@ class RunCheckpoints(Checkpoint):
         before = self._files.previous(round)
         try:
             trainer.save_checkpoint(checkpoint_file(self.folder, round))
-            if self._active(trainer):
-                self._point(round)
-                keep_only(self.folder, {round, *self._needed(round), *self._needed(before)})
+            if self._writes_checkpoints(trainer):
+                self._link_last_and_best(round)
+                keep_only(self.folder, {round, *self._kept_rounds(round), *self._kept_rounds(before)})
         except DiskFullError as cause:
             kept = "there is none before it" if before is None else f"that of round {before} is intact"
             raise DiskFullError(
@@ -144,21 +144,21 @@ class RunCheckpoints(Checkpoint):
                 f"  fedpm fit --run_dir {self.folder.parent}"
             ) from cause
 
-    def _needed(self, round: int | None) -> set[int]:
+    def _kept_rounds(self, round: int | None) -> set[int]:
         """Return a committed round and its best one."""
         if round is None or not manifest_file(self.folder, round).is_file():
             return set()
         best = Manifest.read(manifest_file(self.folder, round)).best
         return {round} if best is None else {round, best}
 
-    def _judge(self, trainer: Trainer, round: int) -> None:
+    def _update_best(self, trainer: Trainer, round: int) -> None:
         value = trainer.callback_metrics.get(self.monitor.key) if self.monitor else None
         if self.monitor is None or value is None:
             return
         if self._best is None or self.monitor.better(float(value), self._best[1]):
             self._best = (round, float(value))
 
-    def _point(self, round: int) -> None:
+    def _link_last_and_best(self, round: int) -> None:
         """Let last.ckpt and best.ckpt stand for their rounds, as far as these exist."""
         for name, target in (("last.ckpt", round), ("best.ckpt", self._best[0] if self._best else 0)):
             link, file = self.folder / name, checkpoint_file(self.folder, target)
@@ -167,15 +167,15 @@ class RunCheckpoints(Checkpoint):
             elif link.is_symlink() or round == 0:
                 link.unlink(missing_ok=True)
 
-    def _active(self, trainer: Trainer) -> bool:
+    def _writes_checkpoints(self, trainer: Trainer) -> bool:
         """Tell whether this process keeps the folder; a fast_dev_run must not touch a real run's."""
         return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
 
-    def _tell(self, trainer: Trainer, federation: Federation) -> None:
+    def _print_changes(self, trainer: Trainer, federation: Federation) -> None:
         changed = [Difference(k, self._before.get(k), v) for k, v in self._now.items() if self._before.get(k) != v]
         lines = [*self._changes, *map(str, changed if self._before else [])]
         for line in lines:
-            federation.say(f"resume with another {line} (last bits may differ from an undisturbed run's)")
+            federation.print(f"resume with another {line} (last bits may differ from an undisturbed run's)")
         files = find_run_files(trainer)
         if files is not None:
             files.resumes.append({"after_round": trainer.global_step, "changed": lines})

@@ -109,7 +109,7 @@ def manifest_of(checkpoint: Path) -> Manifest | None:
     return Manifest.read(beside) if beside.is_file() and re.fullmatch(r"round-\d+\.ckpt", real.name) else None
 
 
-def newest_good(folder: Path, say: Callable[[str], None] = print) -> Path | None:
+def newest_intact(folder: Path, warn: Callable[[str], None] = print) -> Path | None:
     """Return the newest checkpoint that is whole, passing over damaged ones with a line; None where there is none.
 
     Raises:
@@ -123,7 +123,7 @@ def newest_good(folder: Path, say: Callable[[str], None] = print) -> Path | None
             trouble = str(cause)
         if trouble is None:
             return checkpoint_file(folder, round)
-        say(f"passed over the checkpoint of round {round}: {trouble}")
+        warn(f"passed over the checkpoint of round {round}: {trouble}")
     if rounds:
         raise ValueError(
             f"every checkpoint in {folder} is damaged (rounds {', '.join(map(str, rounds))}); restore one from a "

@@ -13,7 +13,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, digest, from_file, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
-from fedpm_lightning.checkpoints.manifest import manifest_of, newest_good
+from fedpm_lightning.checkpoints.manifest import manifest_of, newest_intact
 
 WANDB_ID = "wandb_id.txt"
 
@@ -25,14 +25,14 @@ def last_checkpoint(run_dir: Path, must: bool) -> str | None:
         FileNotFoundError: If there is none and there must be one.
         ValueError: If there are some and all are damaged.
     """
-    found = newest_good(run_dir / "checkpoints", _say)
+    found = newest_intact(run_dir / "checkpoints", _print_line)
     if found is None and must:
         last = run_dir / "checkpoints" / "last.ckpt"
         raise FileNotFoundError(f"--resume must: {last} does not exist; use --resume auto to start afresh")
     return None if found is None else str(found)
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     if getattr(rank_zero_only, "rank", 0) == 0:
         print(line, flush=True)
 
@@ -88,7 +88,7 @@ def check_checkpoint(path: Path, net: Mapping[str, Any]) -> int:
     return int(content["global_step"])
 
 
-def check_whole(path: Path) -> None:
+def check_intact(path: Path) -> None:
     """Check that a checkpoint is as it was written, where its manifest lies beside it: torch sees no flipped bit.
 
     Raises:

@@ -18,7 +18,7 @@ from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpda
 BufferPolicy: TypeAlias = Literal["mix", "local", "freeze"]
 """Running statistics: averaged at the server, kept by each client, or left as the server has them."""
 
-OWN_BUFFERS = "buffers"
+LOCAL_BUFFERS = "buffers"
 """Key of the buffers in the state of a client that keeps its own."""
 
 
@@ -54,7 +54,7 @@ class Client:
 
     def start(self) -> None:
         """Load theta, and this client's own buffers where the policy is `local`, into the scratch network."""
-        own: dict[str, Tensor] = self.state.get(OWN_BUFFERS, {})
+        own: dict[str, Tensor] = self.state.get(LOCAL_BUFFERS, {})
         self.model.load(self.broadcast.params, {**self.broadcast.buffers, **own})
         if self.buffer_policy == "freeze":
             self.model.freeze_statistics()
@@ -104,7 +104,7 @@ class Client:
             return {}
         if self.buffer_policy == "mix":
             return changed(self.model.float_buffers(), self.broadcast.buffers)
-        self.state[OWN_BUFFERS] = {k: b.detach().cpu().clone() for k, b in self.model.buffers.items()}
+        self.state[LOCAL_BUFFERS] = {k: b.detach().cpu().clone() for k, b in self.model.buffers.items()}
         return {}
 
 

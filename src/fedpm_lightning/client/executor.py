@@ -86,7 +86,7 @@ class Vectorized(Sequential):
         except Exception as cause:
             if not isinstance(cause, NUMERICAL):
                 ids, reason = [data.client for data in clients], _first_line(cause)
-                local.say(f"round {local.broadcast.round + 1}: clients {ids} train one after another: {reason}")
+                local.print(f"round {local.broadcast.round + 1}: clients {ids} train one after another: {reason}")
             return None
 
     def stack(self, local: LocalRound, clients: int) -> StackedModel:

@@ -21,23 +21,23 @@ GradientTransform: TypeAlias = Callable[[Params], None]
 
 @runtime_checkable
 class UsesCurvature(Protocol):
-    """An optimizer that looks at the inputs of layers during the forward pass."""
+    """An optimizer that computes curvature from the inputs of layers in the forward pass."""
 
-    def wants(self) -> Sequence[Layer]:
+    def observed_layers(self) -> Sequence[Layer]:
         """Return the layers whose inputs the NEXT step must observe."""
         ...
 
-    def observe(self, rows: Mapping[str, Observed]) -> None:
-        """Take the observed inputs of one batch."""
+    def update_curvature(self, rows: Mapping[str, Observed]) -> None:
+        """Take the inputs of those layers in one batch."""
         ...
 
 
 @runtime_checkable
-class SeesBatches(Protocol):
+class UsesBatches(Protocol):
     """An optimizer that computes curvature of its own (a Hessian, its diagonal) from the batch, at theta_i."""
 
-    def see(self, model: LocalModel, batch: Batch) -> None:
-        """Look at the batch of the NEXT step, before its gradient is taken; leave `.grad` and theta_i as they are."""
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
+        """Take the batch of the NEXT step, before its gradient is taken; leave `.grad` and theta_i as they are."""
         ...
 
 
@@ -51,8 +51,8 @@ class LocalResult:
 
 @cache
 def _kind(optimizer: type[Optimizer]) -> tuple[bool, bool]:
-    """Return whether an optimizer sees batches and uses curvature; a protocol's isinstance is slow at every client."""
-    return issubclass(optimizer, SeesBatches), issubclass(optimizer, UsesCurvature)
+    """Return whether an optimizer takes batches and layers' inputs; a protocol's isinstance is slow at every client."""
+    return issubclass(optimizer, UsesBatches), issubclass(optimizer, UsesCurvature)
 
 
 def local_loop(
@@ -67,17 +67,17 @@ def local_loop(
     """
     steps, seen = 0, 0
     total = torch.zeros((), dtype=torch.float64, device=model.device)
-    looks, uses = _kind(type(optimizer))
-    sees = cast(SeesBatches, optimizer) if looks else None
-    curved = cast(UsesCurvature, optimizer) if uses else None
+    takes_batch, takes_rows = _kind(type(optimizer))
+    with_batch = cast(UsesBatches, optimizer) if takes_batch else None
+    with_rows = cast(UsesCurvature, optimizer) if takes_rows else None
     for inputs, targets in batches:
-        if sees is not None:
-            sees.see(model, (inputs, targets))
-        wanted = () if curved is None else curved.wants()
-        loss, rows = model.gradient((inputs, targets), wanted, errors=transform is None)
+        if with_batch is not None:
+            with_batch.set_batch(model, (inputs, targets))
+        layers = () if with_rows is None else with_rows.observed_layers()
+        loss, rows = model.gradient((inputs, targets), layers, errors=transform is None)
         with no_autocast(model.device):
-            if curved is not None and wanted:
-                curved.observe(rows)
+            if with_rows is not None and layers:
+                with_rows.update_curvature(rows)
             if transform is not None:
                 transform(model.params)
             optimizer.step()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.client.memory_format import channels_last_chosen, to_channels_last
+from fedpm_lightning.client.memory_format import to_channels_last, use_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import collect_input_rows
@@ -49,7 +49,7 @@ class LocalModel:
         compile: CompileMode | None = None,
     ) -> None:
         self.net = copy.deepcopy(net)
-        self.channels_last = channels_last_chosen(net, next(net.parameters()).device, channels_last)
+        self.channels_last = use_channels_last(net, next(net.parameters()).device, channels_last)
         if self.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
         # Hooks that come after compilation would not run, without a word: a step that needs them calls the network.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
-from fedpm_lightning.client.client import OWN_BUFFERS, BufferPolicy, Client
+from fedpm_lightning.client.client import LOCAL_BUFFERS, BufferPolicy, Client
 from fedpm_lightning.client.faults import NUMERICAL, check_finite, client_error
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.store import ClientStore
@@ -56,7 +56,7 @@ class LocalRound:
         seed: The experiment's seed.
         started: Called before a client trains.
         ended: Called with what a client is about to send, which it may change.
-        say: Prints a line.
+        print: Prints a line.
     """
 
     broadcast: Broadcast
@@ -69,7 +69,7 @@ class LocalRound:
     seed: int
     started: Callable[[ClientData], None]
     ended: Callable[[ClientUpdate], None]
-    say: Callable[[str], None]
+    print: Callable[[str], None]
 
     def client(self, data: ClientData) -> Client:
         """Return a client with its state, the scratch network at theta."""
@@ -96,7 +96,7 @@ class LocalRound:
         Raises:
             TypeError: If the method keeps something without an `init_client`: it would wander between ranks.
         """
-        own = [key for key in client.state if key != OWN_BUFFERS]
+        own = [key for key in client.state if key != LOCAL_BUFFERS]
         if own and not self.method.stateful:
             name = type(self.method).__name__
             raise TypeError(
@@ -139,7 +139,7 @@ class LocalRound:
         except Exception as cause:
             if self.on_bad_client == "error" or not isinstance(cause, NUMERICAL):
                 raise client_error(round, data.client, cause) from cause
-            self.say(f"dropped: round {round + 1}, client {data.client}: {cause}")
+            self.print(f"dropped: round {round + 1}, client {data.client}: {cause}")
             return None
         return update, state
 

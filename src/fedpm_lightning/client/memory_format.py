@@ -1,7 +1,7 @@
 """Channels-last: the order of an image batch in memory in which convolutions run fastest.
 
 A convolutional step on a CPU takes about three quarters of its time that way, and under bf16 autocast less than half;
-on a GPU it pays where tensor cores take low precision. Values are the same up to the order of sums.
+on a GPU it helps where tensor cores take low precision. Values are the same up to the order of sums.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor, nn
 
 
-def channels_last_pays(net: nn.Module, device: torch.device) -> bool:
+def channels_last_is_faster(net: nn.Module, device: torch.device) -> bool:
     """Return whether `net` runs faster on channels-last images on `device`, in the precision of this moment."""
     if not any(isinstance(module, nn.Conv2d) for module in net.modules()):
         return False
     return device.type == "cpu" or (device.type == "cuda" and torch.is_autocast_enabled(device.type))
 
 
-def channels_last_chosen(net: nn.Module, device: torch.device, asked: bool | None) -> bool:
-    """Return what was asked for; None: whether it pays."""
-    return channels_last_pays(net, device) if asked is None else asked
+def use_channels_last(net: nn.Module, device: torch.device, requested: bool | None) -> bool:
+    """Return `requested`, or whether it is faster where that is None."""
+    return channels_last_is_faster(net, device) if requested is None else requested
 
 
 def to_channels_last(x: Tensor) -> Tensor:

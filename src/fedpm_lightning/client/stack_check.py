@@ -85,7 +85,7 @@ def _apart(local: LocalRound) -> LocalRound:
     model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
     method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
     apart = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
-    return replace(apart, started=_silent, ended=_silent, say=_silent)
+    return replace(apart, started=_silent, ended=_silent, print=_silent)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, leaves
 from fedpm_lightning.configuration.names import choices
 from fedpm_lightning.configuration.yaml_text import load, read_file
 
-_BEGUN_ANEW = {"model.method": ("label", "model.server_optimizer"), "model.server_optimizer": ("label",)}
+_RESET_WITH = {"model.method": ("label", "model.server_optimizer"), "model.server_optimizer": ("label",)}
 _NODE = ("class_path", "init_args", "dict_kwargs")
 
 
@@ -33,7 +33,7 @@ class Composition:
         self.origins: dict[str, str] = {}
         self.named: set[str] = set()
 
-    def lay(self, layer: Mapping[str, Any], origin: str) -> None:
+    def add_layer(self, layer: Mapping[str, Any], origin: str) -> None:
         """Lay one layer over those before it.
 
         Raises:
@@ -41,7 +41,7 @@ class Composition:
         """
         try:
             layer = _without_derived(layer)
-            for key, followers in _BEGUN_ANEW.items():
+            for key, followers in _RESET_WITH.items():
                 if _names_class(dig(layer, key)):
                     for follower in followers:
                         drop(self.values, follower)
@@ -54,7 +54,7 @@ class Composition:
         before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(anew)}
         self.origins = before | given
 
-    def lay_option(self, name: str, text: str) -> None:
+    def add_option(self, name: str, text: str) -> None:
         """Lay `--name text` over the layers before it.
 
         Structures (`[..]`, `{..}`) and null are read here; other values stay text, whose type the parser knows.
@@ -71,7 +71,7 @@ class Composition:
         layer: Any = value
         for part in reversed(name.split(".")):
             layer = {part: layer}
-        self.lay(layer, f"--{name}")
+        self.add_layer(layer, f"--{name}")
 
     def origin(self, key: str) -> str | None:
         """Return the file or option that gave a key (or, for a branch, its last part); None for a default."""

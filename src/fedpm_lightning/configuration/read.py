@@ -17,7 +17,7 @@ from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
 
 DEFAULTS = {"data": {"partition": {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}}}
-OWN = {
+EXPERIMENT_KEYS = {
     "rounds": "communication rounds",
     "experiment": "first part of the run's name",
     "label": "the method's name in tables",
@@ -32,7 +32,7 @@ OWN = {
 NULLABLE = ("label", "run_dir", "threads")
 """Those of them that may be null."""
 
-_LIGHTNINGS = ("seed_everything", "ckpt_path", "weights_only", "verbose", "output")
+_LIGHTNING_KEYS = ("seed_everything", "ckpt_path", "weights_only", "verbose", "output")
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Configuration:
     Attributes:
         command: fit, validate or test.
         composed: The mapping, and who said what.
-        asks: Options that ask for something to be printed: help, print_config.
+        print_options: Options that ask for something to be printed: help, print_config.
     """
 
     command: str
     composed: Composition
-    asks: tuple[tuple[str, str], ...] = ()
+    print_options: tuple[tuple[str, str], ...] = ()
 
     @property
     def values(self) -> dict[str, Any]:
@@ -66,26 +66,28 @@ def read(argv: Sequence[str]) -> Configuration:
     """
     command, words = argv[0], list(argv[1:])
     pairs = in_order(words)
-    asks = tuple(pair for pair in pairs if pair[0].split(".")[-1] in {"h", "help"} or pair[0] == "print_config")
+    print_options = tuple(
+        (name, value) for name, value in pairs if name == "print_config" or name.split(".")[-1] in {"h", "help"}
+    )
     composed = Composition()
-    composed.lay(DEFAULTS, "the defaults")
-    if any(name != "print_config" for name, _ in asks):
-        return Configuration(command, composed, asks)
-    for file in _recalled(command, words):
-        composed.lay(read_file(file), str(file))
+    composed.add_layer(DEFAULTS, "the defaults")
+    if any(name != "print_config" for name, _ in print_options):
+        return Configuration(command, composed, print_options)
+    for file in _recorded_config(command, words):
+        composed.add_layer(read_file(file), str(file))
     for name, value in pairs:
         if name == FILE:
-            composed.lay(read_file(locate("configs", value)), value)
-        elif (name, value) not in asks:
-            composed.lay_option(name, value)
+            composed.add_layer(read_file(locate("configs", value)), value)
+        elif (name, value) not in print_options:
+            composed.add_option(name, value)
     composed.values.pop(FILE, None)
     _find_checkpoint(command, composed.values)
     _fill_in(composed.values)
     check_names(composed)
-    return Configuration(command, composed, asks)
+    return Configuration(command, composed, print_options)
 
 
-def _recalled(command: str, words: Sequence[str]) -> list[Path]:
+def _recorded_config(command: str, words: Sequence[str]) -> list[Path]:
     """Let `--run_dir R` alone stand for R's configuration.
 
     Raises:
@@ -132,7 +134,7 @@ def check_names(composed: Composition) -> None:
     Raises:
         ConfigurationError: Naming the key, where it stands, and the keys that there are.
     """
-    own = (*OWN, *_LIGHTNINGS, *BRANCHES)
+    own = (*EXPERIMENT_KEYS, *_LIGHTNING_KEYS, *BRANCHES)
     for key, value in composed.values.items():
         if key not in own:
             raise _unknown(composed, key, own, "fedpm")

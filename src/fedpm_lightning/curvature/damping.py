@@ -90,11 +90,11 @@ class DampingWatch:
         if DampingWatch.running is self:
             DampingWatch.running = None
 
-    def note(self, asked: Tensor, used: Tensor) -> None:
+    def add(self, requested: Tensor, used: Tensor) -> None:
         """Take in one call: the damping asked for and the damping used, [*]."""
         greatest = used.detach().double().max()
         self._factorised += used.numel()
-        self._raised = self._raised + (used > asked).sum()
+        self._raised = self._raised + (used > requested).sum()
         self._greatest = greatest if self._greatest is None else torch.maximum(self._greatest, greatest)
 
     def read(self) -> tuple[int, int, float]:
@@ -121,7 +121,7 @@ def damped_cholesky(
     Raises:
         CurvatureError: If M is not finite, or not definite at delta = trace(A)/d.
     """
-    asked = delta
+    requested = delta
     while True:
         L, info = _cholesky(_add_diagonal(M, delta))
         # LAPACK reports NaN as a failed pivot, other backends may not: ask the diagonal, where it arrives.
@@ -129,7 +129,7 @@ def damped_cholesky(
         failed = (info != 0) | ~pivots.isfinite() | (delta < least * scale)
         if not failed.any():  # the one place where the host waits for the device
             if DampingWatch.running is not None:
-                DampingWatch.running.note(asked, delta)
+                DampingWatch.running.add(requested, delta)
             return L, delta
         delta = _raised(M, delta, scale, failed, layer, start)
 

@@ -94,12 +94,12 @@ class RunningFactor:
     def __init__(self, layer: str, ema: float, spatial: Spatial = "mean", max_rows: int | None = None) -> None:
         self.layer, self.ema, self.max_rows = layer, ema, max_rows
         self.spatial: Spatial = spatial
-        self.settled = False
+        self.enough_rows = False
         """Whether A rests (or, with ema > 0, has rested) on at least d rows. Below that, a new batch's gradient lies in
         directions that an older A does not hold: P^-1 would scale them by 1/delta, far beyond what their curvature
         allows."""
         self.batches = 0  # observed
-        self._changed, self._urgent = False, False  # since the last P; while not settled
+        self._changed, self._urgent = False, False  # since the last P; while there are too few rows
         self._total = 0.0  # sum_s ema^(t-s)
         self._support = 0.0  # sum_s ema^(t-s) R_s
         self._d = 0
@@ -110,17 +110,17 @@ class RunningFactor:
     def start_from(self, A: Tensor, batches: float) -> None:
         """Begin the running mean at A [*, d, d], which counts as so many batches (inf: no batch changes it).
 
-        Such a layer is settled: A holds what the whole cohort has seen.
+        Such a layer has enough rows: A holds what the whole cohort has seen.
         """
-        self._state, self._total, self._start, self.settled = A, batches, (A, batches), True
+        self._state, self._total, self._start, self.enough_rows = A, batches, (A, batches), True
         self._d = A.shape[-1]
 
     @torch.no_grad()
-    def observe(self, rows: Rows, due: bool = True) -> None:
-        """Add one batch; a settled factor only where it is due."""
-        if self.settled and not due:
+    def update(self, rows: Rows, due: bool = True) -> None:
+        """Add one batch; one with enough rows only where it is due."""
+        if self.enough_rows and not due:
             return
-        self._changed, self._urgent = True, not self.settled
+        self._changed, self._urgent = True, not self.enough_rows
         self.batches += 1
         past = self.ema * self._total
         if self._start is not None:
@@ -141,7 +141,7 @@ class RunningFactor:
                 self._state.append(rows.scaled(self.spatial))
         self._errors = None if rows.errors is None else rows.errors * rows.n(self.spatial) ** 0.5
         enough = isinstance(self._state, Tensor) and self._support >= self._d
-        self.settled = enough or (self.settled and self.ema > 0)
+        self.enough_rows = enough or (self.enough_rows and self.ema > 0)
 
     @property
     def errors(self) -> Tensor | None:
@@ -167,9 +167,9 @@ class RunningFactor:
         return torch.lerp(old, A, share)
 
     @property
-    def settled_for_good(self) -> bool:
+    def keeps_enough_rows(self) -> bool:
         """Whether A is dense, rests on enough rows, and will, however few come next."""
-        return self.settled and self.ema > 0
+        return self.enough_rows and self.ema > 0
 
     @property
     def age(self) -> tuple[int, bool, bool]:
@@ -184,13 +184,13 @@ class RunningFactor:
         return picked
 
     def joined(self, factors: Sequence[RunningFactor]) -> RunningFactor:
-        """Return settled factors of one `age`, one behind the other along the client axis."""
+        """Return dense factors of one `age`, one behind the other along the client axis."""
         whole = copy.copy(self)
         whole._state = torch.cat([f._state for f in factors if isinstance(f._state, Tensor)])
         return whole
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
-        """Return a new P, not factorised, where A has changed and P is due (or A is not settled), else P as it is."""
+        """Return P as it is, or a new one, not factorised, where A has changed and P is due or has too few rows."""
         if P is not None and not self.is_due(due):
             return P
         self._changed = self._urgent = False
@@ -200,7 +200,7 @@ class RunningFactor:
         """Whether a new P would differ and is wanted."""
         return self._urgent or (due and self._changed)
 
-    def own(self, delta: float, mode: DampingMode) -> Preconditioner:
+    def preconditioner_without_start(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed alone, without the start; not factorised."""
         if self._start is None or not isinstance(self._state, Tensor):
             return self.preconditioner(delta, mode)
@@ -217,7 +217,7 @@ class RunningFactor:
         if self._state is None:
             raise RuntimeError(
                 f"layer {self.layer!r} has a gradient but no rows: run the forward pass inside "
-                "collect_input_rows(net, foof.wants()) and pass the result to observe()"
+                "collect_input_rows(net, foof.observed_layers()) and pass the result to update_curvature()"
             )
         if isinstance(self._state, Tensor):
             A = self._state

@@ -2,7 +2,7 @@
 
     with collect_input_rows(net, layers) as X:
         loss = criterion(net(inputs), targets)
-    optimizer.observe(X)
+    optimizer.update_curvature(X)
 
 The hooks live only inside the block. Rows are computed AT the hook, because an in-place operation behind it
 (a ReLU) may change the input later, and they are returned as values, so that the block also works inside a

@@ -68,17 +68,17 @@ Observed: TypeAlias = Rows | UnequalRows
 
 @dataclass
 class Group:
-    """Clients of one form; those who have left are not observed any more."""
+    """Clients of one form; those that have finished are not observed any more."""
 
     clients: list[int]
     factor: RunningFactor
-    left: bool = False
+    finished: bool = False
 
-    def part(self, clients: list[int], left: bool = False) -> Group:
+    def part(self, clients: list[int], finished: bool = False) -> Group:
         """Return some of its clients as a group of their own."""
         if len(clients) == len(self.clients):
-            return Group(clients, self.factor, left)
-        return Group(clients, self.factor.pick([self.clients.index(c) for c in clients]), left)
+            return Group(clients, self.factor, finished)
+        return Group(clients, self.factor.pick([self.clients.index(c) for c in clients]), finished)
 
 
 class UnequalFactor:
@@ -96,61 +96,66 @@ class UnequalFactor:
         self._groups = [Group(list(range(clients)), factor)]
 
     @property
-    def settled(self) -> bool:
-        """Whether the factors of all clients that still train are settled."""
-        return all(group.factor.settled for group in self._groups if not group.left)
+    def enough_rows(self) -> bool:
+        """Whether the factors of all clients that still train have enough rows."""
+        return all(group.factor.enough_rows for group in self._groups if not group.finished)
 
-    def observe(self, rows: UnequalRows, due: bool = True) -> None:
-        """Add one batch of the clients that still train; to settled factors only where it is due."""
+    def update(self, rows: UnequalRows, due: bool = True) -> None:
+        """Add one batch of the clients that still train; to factors with enough rows only where it is due."""
         m = len(rows.sizes)
-        left, training = [g for g in self._groups if g.left], [g for g in self._groups if not g.left]
+        left, training = [g for g in self._groups if g.finished], [g for g in self._groups if not g.finished]
         groups: list[Group] = []
         for group in training:
             gone = [c for c in group.clients if c >= m]
-            left += [group.part(gone, left=True)] if gone else []
+            left += [group.part(gone, finished=True)] if gone else []
             for clients in _of_one_form([c for c in group.clients if c < m], group.factor, rows):
                 groups.append(group.part(clients))
         for group in groups:
-            group.factor.observe(rows.of(group.clients), due)
-        self._groups = _settled_alike(groups) + left
+            group.factor.update(rows.of(group.clients), due)
+        self._groups = _join_dense(groups) + left
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
         """Return the P of all clients, anew where `RunningFactor.renewed` would, else as it is in P."""
         parts: list[Part] = []
         for group in self._groups:
-            if P is not None and (group.left or not group.factor.is_due(due)):
+            if P is not None and (group.finished or not group.factor.is_due(due)):
                 parts += kept(P, group)
             else:
-                parts.append(Part(group.clients, group.factor.renewed(None, due, delta, mode), group.left))
+                parts.append(Part(group.clients, group.factor.renewed(None, due, delta, mode), group.finished))
         return UnequalPreconditioner(self.layer, parts)
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I of all clients, not factorised."""
-        parts = [Part(group.clients, group.factor.preconditioner(delta, mode), group.left) for group in self._groups]
+        parts = [
+            Part(group.clients, group.factor.preconditioner(delta, mode), group.finished) for group in self._groups
+        ]
         return UnequalPreconditioner(self.layer, parts)
 
-    def own(self, delta: float, mode: DampingMode) -> Preconditioner:
+    def preconditioner_without_start(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I of all clients without the start, not factorised."""
-        parts = [Part(group.clients, group.factor.own(delta, mode), group.left) for group in self._groups]
+        parts = [
+            Part(group.clients, group.factor.preconditioner_without_start(delta, mode), group.finished)
+            for group in self._groups
+        ]
         return UnequalPreconditioner(self.layer, parts)
 
 
 def _of_one_form(clients: list[int], factor: RunningFactor, rows: UnequalRows) -> list[list[int]]:
-    """Split clients whose factors would come apart: by size, unless they are settled for good."""
-    if factor.settled_for_good:
+    """Split clients whose factors would come apart: by size, unless they keep enough rows."""
+    if factor.keeps_enough_rows:
         return [clients] if clients else []
     sizes = sorted({rows.sizes[c] for c in clients})
     return [[c for c in clients if rows.sizes[c] == size] for size in sizes]
 
 
-def _settled_alike(groups: list[Group]) -> list[Group]:
-    """Join the groups that are settled for good and of one age: the same weights in their means, the same P due."""
+def _join_dense(groups: list[Group]) -> list[Group]:
+    """Join the groups that keep enough rows and are of one age: the same weights in their means, the same P due."""
     alike: dict[tuple[int, bool, bool], list[Group]] = {}
     for group in groups:
-        if group.factor.settled_for_good:
+        if group.factor.keeps_enough_rows:
             alike.setdefault(group.factor.age, []).append(group)
     joined = [_joined(parts) if len(parts) > 1 else parts[0] for parts in alike.values()]
-    return [*joined, *(group for group in groups if not group.factor.settled_for_good)]
+    return [*joined, *(group for group in groups if not group.factor.keeps_enough_rows)]
 
 
 def _joined(groups: list[Group]) -> Group:
@@ -160,19 +165,19 @@ def _joined(groups: list[Group]) -> Group:
 
 @dataclass
 class Part:
-    """The P of some clients; those who have left need no solve."""
+    """The P of some clients; those that have finished need no solve."""
 
     clients: list[int]
     P: Preconditioner
-    left: bool = False
+    finished: bool = False
 
 
 def kept(P: Preconditioner, group: Group) -> list[Part]:
     """Return a group's part of an earlier P, with its factorisation where that was of the same clients."""
     for part in P.parts if isinstance(P, UnequalPreconditioner) else []:
         if part.clients == group.clients:
-            return [Part(group.clients, part.P, group.left)]
-    return [Part([client], P[client : client + 1], group.left) for client in group.clients]
+            return [Part(group.clients, part.P, group.finished)]
+    return [Part([client], P[client : client + 1], group.finished) for client in group.clients]
 
 
 class UnequalPreconditioner(Preconditioner):
@@ -200,18 +205,18 @@ class UnequalPreconditioner(Preconditioner):
     @override
     def factorise(self) -> Self:
         for part in self.parts:
-            if not part.left:
+            if not part.finished:
                 part.P.factorise()
         return self
 
     @override
     def solve(self, G: Tensor) -> Tensor:
-        """Return G P^-1, and zeros for the clients that have left."""
+        """Return G P^-1, and zeros for the clients that have finished."""
         if len(self.parts) == 1 and self.parts[0].clients == list(range(len(G))):
             return self.parts[0].P.solve(G)
         steps = torch.zeros_like(G)
         for part in self.parts:
-            if not part.left:
+            if not part.finished:
                 steps[part.clients] = part.P.solve(G[part.clients]).to(G.dtype)
         return steps
 
@@ -223,16 +228,16 @@ class UnequalPreconditioner(Preconditioner):
     @override
     def add_product(self, S: Tensor, V: Tensor, weight: float) -> None:
         for part in self.parts:
-            own = S[part.clients]
-            part.P.add_product(own, V[part.clients], weight)
-            S[part.clients] = own
+            piece = S[part.clients]
+            part.P.add_product(piece, V[part.clients], weight)
+            S[part.clients] = piece
 
     @override
     def add_to(self, S: Tensor, weight: float) -> None:
         for part in self.parts:
-            own = S[part.clients]
-            part.P.add_to(own, weight)
-            S[part.clients] = own
+            piece = S[part.clients]
+            part.P.add_to(piece, weight)
+            S[part.clients] = piece
 
     @override
     def with_damping(self, delta: float, mode: DampingMode = "absolute") -> Self:
@@ -255,7 +260,7 @@ class UnequalPreconditioner(Preconditioner):
         return part.P[place : place + 1] if isinstance(client, slice) else part.P[place]
 
     def _each(self, P: Sequence[Preconditioner]) -> Self:
-        parts = [Part(part.clients, own, part.left) for part, own in zip(self.parts, P, strict=True)]
+        parts = [Part(part.clients, rows, part.finished) for part, rows in zip(self.parts, P, strict=True)]
         return type(self)(self.layer, parts)
 
     def _gathered(self, tensors: Sequence[Tensor]) -> Tensor:

@@ -163,9 +163,9 @@ def check_memory(shape: Sequence[int], itemsize: int, cause: str) -> None:
     Raises:
         BrokenDataError: If it is larger than the memory of this machine.
     """
-    asked, there = math.prod(shape) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if asked > there:
+    needed, available = math.prod(shape) * itemsize, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > available:
         raise BrokenDataError(
-            f"{cause} makes {' x '.join(map(str, shape))} numbers of {itemsize} bytes, {asked / 2**30:,.1f} GiB; "
-            f"expected at most this machine's {there / 2**30:.1f} GiB"
+            f"{cause} makes {' x '.join(map(str, shape))} numbers of {itemsize} bytes, {needed / 2**30:,.1f} GiB; "
+            f"expected at most this machine's {available / 2**30:.1f} GiB"
         )

@@ -93,7 +93,7 @@ class ContrastiveSGD(SGD):
         self._method, self._theta, self._previous = method, client.theta, previous
         self._pull: list[tuple[Tensor, Tensor]] = []  # leaf, gradient of mu l_con
 
-    def see(self, model: LocalModel, batch: Batch) -> None:
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Take the gradient of mu l_con on the batch of the next step."""
         head, x, leaves = self._method.head, model.laid_out(batch[0]), list(model.params.values())
         with torch.no_grad():

@@ -81,9 +81,7 @@ class AlignedOptimizer(Optimizer, ABC):
             ValueError: If a closure is given.
         """
         if closure is not None:
-            raise ValueError(
-                f"{type(self).__name__}.step takes no closure: run backward (and see(), where it has one) before it"
-            )
+            raise ValueError(f"{type(self).__name__}.step takes no closure: run backward before it")
         group = self.param_groups[0]
         for name, leaf in self.leaves.items():
             if leaf.grad is None:

@@ -58,7 +58,7 @@ class DiagonalNewton(Optimizer):
         self._diagonal: dict[int, Tensor] = {}
 
     @timed("factors")
-    def see(self, model: LocalModel, batch: Batch) -> None:
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Measure the diagonal on the batch of the next step."""
         leaves = list(model.params.values())
         inputs, targets = batch
@@ -72,10 +72,10 @@ class DiagonalNewton(Optimizer):
         """Take one step with the leaves' `.grad`.
 
         Raises:
-            ValueError: If a closure is given: `see` and the gradient belong to one batch.
+            ValueError: If a closure is given: `set_batch` and the gradient belong to one batch.
         """
         if closure is not None:
-            raise ValueError("DiagonalNewton.step takes no closure: run see() and backward before it")
+            raise ValueError("DiagonalNewton.step takes no closure: run set_batch() and backward before it")
         for group in self.param_groups:
             for p in cast(list[Tensor], group["params"]):
                 if p.grad is None:

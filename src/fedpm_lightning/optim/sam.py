@@ -44,7 +44,7 @@ class SAM(SGD):
         self.rho = at_least("rho", rho, 0.0)
         self._next: tuple[LocalModel, Batch] | None = None
 
-    def see(self, model: LocalModel, batch: Batch) -> None:
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Keep what the second gradient of the next step is taken on."""
         self._next = model, batch
 
@@ -55,12 +55,12 @@ class SAM(SGD):
             ValueError: If a closure is given, or no batch was seen.
         """
         if closure is not None or self._next is None:
-            raise ValueError("SAM.step takes no closure: run see() and backward before it")
+            raise ValueError("SAM.step takes no closure: run set_batch() and backward before it")
         if self.rho:
-            self._climb(*self._next)
+            self._ascent_step(*self._next)
         super().step()
 
-    def _climb(self, model: LocalModel, batch: Batch) -> None:
+    def _ascent_step(self, model: LocalModel, batch: Batch) -> None:
         """Replace `.grad` by the gradient at theta_i + rho g/||g||; where g is 0 it stays."""
         leaves = [p for p in model.params.values() if p.grad is not None]
         norm = torch.stack([p.grad.square().sum() for p in leaves if p.grad is not None]).sum().sqrt()

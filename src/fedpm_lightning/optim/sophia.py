@@ -76,7 +76,7 @@ class Sophia(AlignedOptimizer):
         self.steps_taken = 0
 
     @timed("factors")
-    def see(self, model: LocalModel, batch: Batch) -> None:
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Refresh h from the batch of the next step, every tau steps."""
         if self.steps_taken % self.tau:
             return

@@ -27,7 +27,7 @@ from fedpm_lightning.server.preconditioned import Block, BlockMix
 
 
 class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
-    """One client's optimizer of one round. Beside `step` it may have `see` or `wants` and `observe` (local_loop.py)."""
+    """One client's optimizer of one round; local_loop.py names what it may have beside `step`."""
 
     @abstractmethod
     def preconditioners(self, mix_damping: float | None = None, factor: str = "last") -> dict[str, Preconditioner]:

@@ -3,10 +3,10 @@
 FOOF: Benzing 2022, "Gradient Descent on Neurons and its Link to Approximate Second-Order Optimization".
 FedPM: arXiv:2511.09100, whose server mixes with the same P.
 
-    with collect_input_rows(net, foof.wants()) as X:
+    with collect_input_rows(net, foof.observed_layers()) as X:
         loss = criterion(net(inputs), targets)
     loss.backward()
-    foof.observe(X)
+    foof.update_curvature(X)
     foof.step()
 
 Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <- W - lr M. Parameters without
@@ -106,7 +106,7 @@ class FOOF(PreconditionedOptimizer):
         self._batched = BatchedSolves()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
         self._batch: dict[str, Rows] = {}  # this batch's rows with their errors, where those are known
-        self._thin: set[str] = set()  # layers whose last step was (X P^-1)^T E with a dense P
+        self._stepped_by_errors: set[str] = set()  # layers whose last step was (X P^-1)^T E with a dense P
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
@@ -116,26 +116,26 @@ class FOOF(PreconditionedOptimizer):
         here = A.to(W.device, torch.promote_types(W.dtype, torch.float32))
         return here.expand(*W.shape[: W.dim() - A.dim()], *A.shape)
 
-    def wants(self) -> list[Layer]:
+    def observed_layers(self) -> list[Layer]:
         """Return the layers the next step must observe.
 
-        All of them where `cov_every` is due; else the unsettled ones, and those whose step is cheaper from the batch's
-        rows than from G.
+        All of them where `cov_every` is due; else those with too few rows, and those whose step is cheaper from the
+        batch's rows than from G.
         """
         if self.steps_taken % self.foof.cov_every == 0:
             return self.layers
-        return [k for k in self.layers if k.name in self._thin or not self._factors[k.name].settled]
+        return [k for k in self.layers if k.name in self._stepped_by_errors or not self._factors[k.name].enough_rows]
 
     @timed("factors")
-    def observe(self, rows: Mapping[str, Observed]) -> None:
+    def update_curvature(self, rows: Mapping[str, Observed]) -> None:
         """Take in one batch's input rows, by layer name. Layers that did not run may be missing."""
         due = self.steps_taken % self.foof.cov_every == 0
         self._batch = {n: X for n, X in rows.items() if isinstance(X, Rows) and X.errors is not None}
         for name, observed in rows.items():
             if isinstance(observed, UnequalRows):
-                self._unequal_factor(name).observe(observed, due)
+                self._unequal_factor(name).update(observed, due)
             else:
-                cast(RunningFactor, self._factors[name]).observe(observed, due)
+                cast(RunningFactor, self._factors[name]).update(observed, due)
         self._awaiting = False
 
     def _unequal_factor(self, name: str) -> UnequalFactor:
@@ -155,19 +155,19 @@ class FOOF(PreconditionedOptimizer):
 
         Raises:
             CurvatureError: If a factor is not finite or not positive definite at any allowed damping.
-            RuntimeError: If this step needed `observe` and did not get it.
+            RuntimeError: If this step needed `update_curvature` and did not get it.
             ValueError: If a closure is given.
         """
         if closure is not None:
-            raise ValueError("FOOF.step takes no closure: run forward, backward and observe() before it")
+            raise ValueError("FOOF.step takes no closure: run forward, backward and update_curvature() before it")
         if self._awaiting:
-            raise RuntimeError("FOOF.step before observe(): pass the rows of this forward pass (see wants())")
+            raise RuntimeError("FOOF.step before update_curvature(): it takes the rows of observed_layers()")
         with full_precision(next(iter(self.leaves.values())).device):
             gradients = self._gradients()
             steps = gradients | self._preconditioned(gradients)
             self._apply(steps)
         self.steps_taken += 1
-        self._awaiting = bool(self.wants())
+        self._awaiting = bool(self.observed_layers())
         return None
 
     def _gradients(self) -> Params:
@@ -219,7 +219,7 @@ class FOOF(PreconditionedOptimizer):
             return None
         if isinstance(P, LowRankPreconditioner):
             return P.solve_errors(cast(Tensor, self._factors[layer.name].errors))
-        self._thin.add(layer.name)
+        self._stepped_by_errors.add(layer.name)
         return batch.errors.mT @ P.solve(batch.values)
 
     def _apply(self, steps: Params) -> None:
@@ -250,8 +250,10 @@ class FOOF(PreconditionedOptimizer):
         if factor != "last":
             delta = self.foof.damping if mix_damping is None else mix_damping
             factors = {name: self._factors[name] for name in self._P}
-            make = {n: f.own if factor == "own" else f.preconditioner for n, f in factors.items()}
-            return {name: P(delta, self.foof.damping_mode).message() for name, P in make.items()}
+            mode = self.foof.damping_mode
+            if factor == "own":
+                return {n: f.preconditioner_without_start(delta, mode).message() for n, f in factors.items()}
+            return {n: f.preconditioner(delta, mode).message() for n, f in factors.items()}
         if mix_damping is None:
             return {name: P.message() for name, P in self._P.items()}
         return {name: P.with_damping(mix_damping, self.foof.damping_mode) for name, P in self._P.items()}

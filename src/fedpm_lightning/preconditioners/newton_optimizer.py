@@ -1,6 +1,6 @@
 """Newton's method as a local optimizer: theta_i <- theta_i - lr P_i^-1 g, P_i = curvature(theta_i) + delta I, float64.
 
-    optimizer.see(model, batch)      # P_i at theta_i, on the batch whose gradient follows
+    optimizer.set_batch(model, batch)      # P_i at theta_i, on the batch whose gradient follows
     model.gradient(batch)
     optimizer.step()
 
@@ -74,7 +74,7 @@ class Newton(PreconditionedOptimizer):
         self._momentum: Tensor | None = None
 
     @torch.no_grad()
-    def see(self, model: LocalModel, batch: Batch) -> None:
+    def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Take the curvature of the batch at theta_i; `.grad` and theta_i stay as they are."""
         if self.steps_taken % self.curvature.inv_every == 0:
             with full_precision(batch[0].device), torch.enable_grad():
@@ -91,13 +91,13 @@ class Newton(PreconditionedOptimizer):
 
         Raises:
             CurvatureError: If the Hessian is not finite, or not positive definite at any allowed damping.
-            RuntimeError: If `see` was not called.
+            RuntimeError: If `set_batch` was not called.
             ValueError: If a closure is given.
         """
         if closure is not None:
-            raise ValueError("Newton.step takes no closure: call see() and model.gradient() before it")
+            raise ValueError("Newton.step takes no closure: call set_batch() and model.gradient() before it")
         if self._used is None:
-            raise RuntimeError("Newton.step before see(): the Hessian of this batch is missing")
+            raise RuntimeError("Newton.step before set_batch(): the Hessian of this batch is missing")
         group = self.param_groups[0]
         g = self._gradient(group["weight_decay"])
         step = self._used.solve(g)

@@ -95,7 +95,7 @@ _HIGHER = ("acc", "accuracy", "auc", "auroc", "f1", "precision", "recall")
 _LOWER = ("loss", "error", "err", "gap", "distance", "perplexity", "nll", "mse", "mae", "rmse", "bytes")
 
 
-def known(metric: str) -> Metric:
+def find_metric(metric: str) -> Metric:
     """Return what is known of a column; one of your own has its key as name, and a direction if its name has one."""
     if metric in METRICS:
         return METRICS[metric]

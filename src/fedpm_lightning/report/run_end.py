@@ -24,7 +24,7 @@ class Sibling(NamedTuple):
     value: float
 
 
-def standing_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
+def ranking_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
     """Rank a finished run among those beside it on the same data and split, with as many rounds and its metric.
 
     Only the summaries are read, no curves; what cannot be read is passed over.

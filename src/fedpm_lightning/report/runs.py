@@ -18,12 +18,12 @@ def warn(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def find_runs(paths: Iterable[str | Path], tell: Callable[[str], None] = warn) -> list[Run]:
+def find_runs(paths: Iterable[str | Path], warn: Callable[[str], None] = warn) -> list[Run]:
     """Load every run at or below the paths, each once, in order of path.
 
     Args:
         paths: Folders of runs at any depth, `*.wandb` files or folders of them, and `wandb:entity/project`.
-        tell: Takes a line for each run that cannot be read; the others are loaded all the same.
+        warn: Takes a line for each run that cannot be read; the others are loaded all the same.
 
     Raises:
         RunError: If a path does not exist, no run lies below it, or none can be read.
@@ -52,7 +52,7 @@ def find_runs(paths: Iterable[str | Path], tell: Callable[[str], None] = warn) -
     if not runs:
         raise RunError(unreadable[0])
     for line in unreadable:
-        tell(f"passed over, a run that cannot be read: {line}")
+        warn(f"passed over, a run that cannot be read: {line}")
     return runs
 
 

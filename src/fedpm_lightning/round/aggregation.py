@@ -123,7 +123,7 @@ class Aggregation(Hooks):
                 f"round {number}: no client returned in {self.empty_rounds} rounds in a row, at last none of "
                 f"{clients}; {unchanged}. Lower the dropout rate, sample more clients, or raise model.max_empty_rounds"
             )
-        round.say(f"warning: round {number}: none of the clients {clients} returned; {unchanged}")
+        round.print(f"warning: round {number}: none of the clients {clients} returned; {unchanged}")
 
     def state_dict(self) -> dict[str, Any]:
         """Return the count of empty rounds, so that it survives a resume."""

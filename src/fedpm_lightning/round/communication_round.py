@@ -96,9 +96,9 @@ class Round:
         """Put a figure into this round's row."""
         self.federation.record(name, value)
 
-    def say(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Print a line."""
-        self.federation.say(line)
+        self.federation.print(line)
 
     # ---------------------------------------------------------------- its steps
 
@@ -116,7 +116,7 @@ class Round:
             of.seed,
             self.client_starts,
             self.client_ends,
-            of.say,
+            of.print,
         )
 
     def client_starts(self, data: ClientData) -> None:

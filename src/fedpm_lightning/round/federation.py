@@ -104,7 +104,7 @@ class Federation:
         row: The figures of the running round.
         rules: What the method said of the network before the first round.
         hooks: Who looks at rounds, in this order; `use` sets them.
-        say: Prints a line.
+        print: Prints a line.
 
     Raises:
         ValueError: If a value is outside its range, or two of them exclude each other.
@@ -160,7 +160,7 @@ class Federation:
         self.server_state: ServerState = {}
         self.row: Row = {}
         self.rules: list[str] = []
-        self.say: Callable[[str], None] = print
+        self.print: Callable[[str], None] = print
         self.rounds = 1  # of the whole experiment, for schedules that end with it
         self.use([])
         self._scratch_options: tuple[bool | None, CompileMode | None] = channels_last, compile
@@ -179,7 +179,7 @@ class Federation:
         self.use(hooks)
         lines = self.begin(data, rounds)
         for line in [*self.rules, *lines]:
-            self.say(line)
+            self.print(line)
         optimizer = self.make_optimizer()
         for round in range(rounds):
             self.row.clear()

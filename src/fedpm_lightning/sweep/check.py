@@ -128,8 +128,8 @@ def _arrived(point: Point, settings: Any) -> None:
     for key, value in point.params.items():
         if key.startswith(f"{FILE}."):
             continue
-        got, asked = lookup(settings, key), yaml.safe_load(spell(str(value)))
-        if not same(got, asked):
+        got, expected = lookup(settings, key), yaml.safe_load(spell(str(value)))
+        if not same(got, expected):
             raise SweepError(f"--{key}={value} does not arrive: the run would use {got!r}")
 
 
@@ -145,19 +145,19 @@ def lookup(settings: Any, key: str) -> Any:
     return here
 
 
-def same(got: Any, asked: Any) -> bool:
+def same(got: Any, expected: Any) -> bool:
     """Tell whether a parsed value is the one asked for: numbers by value, classes by name, files by content."""
     if hasattr(got, "get") and got.get("class_path") is not None:
-        wanted = asked.get("class_path") if isinstance(asked, dict) else asked
-        return bare(got["class_path"]) == bare(wanted) or str(wanted).endswith((".yaml", ".json"))
-    if isinstance(got, float | int) and not isinstance(asked, bool | None):
+        name = expected.get("class_path") if isinstance(expected, dict) else expected
+        return bare(got["class_path"]) == bare(name) or str(name).endswith((".yaml", ".json"))
+    if isinstance(got, float | int) and not isinstance(expected, bool | None):
         try:
-            return float(got) == float(asked)
+            return float(got) == float(expected)
         except (TypeError, ValueError):
             return False
     if isinstance(got, list | tuple):
-        return list(got) == asked
-    return got == asked or str(got) == str(asked)
+        return list(got) == expected
+    return got == expected or str(got) == str(expected)
 
 
 def bare(name: Any) -> str:

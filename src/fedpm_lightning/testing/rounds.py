@@ -80,7 +80,7 @@ class Rounds:
         )
         self.witness, self.said, self.round = Witness(), [], 0
         of.use([*hooks, self.witness])
-        of.say, of.rounds = self.said.append, 100
+        of.print, of.rounds = self.said.append, 100
         of.set_up(len(clients))
         of.executor = executor or Sequential()
         self.method, self.clients, self.net, self.optimizer = method, clients, of.net, of.make_optimizer()

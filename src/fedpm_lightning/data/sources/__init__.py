@@ -8,8 +8,8 @@ from pathlib import Path
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.sources.custom import find_custom, load_custom
 from fedpm_lightning.data.sources.images import load_digits, load_images
-from fedpm_lightning.data.sources.known import SPECS
 from fedpm_lightning.data.sources.libsvm import WIDTHS, load_libsvm, test_file, train_file
+from fedpm_lightning.data.sources.torchvision_set import SPECS
 
 Loader = Callable[[DataRequest], ArraySet]
 

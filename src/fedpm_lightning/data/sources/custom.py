@@ -55,11 +55,12 @@ def load_custom(name: str, source: str, root: Path) -> ArraySet:
         ValueError: If it fails or returns anything else.
     """
     loader = find_custom(name, source)
-    asked = inspect.signature(loader).parameters
-    given = {"root": root} if "root" in asked else {}
-    given |= {"source": source} if "source" in asked and source != "torchvision" else {}
+    parameters = inspect.signature(loader).parameters
+    given = {"root": root} if "root" in parameters else {}
+    given |= {"source": source} if "source" in parameters and source != "torchvision" else {}
     try:
-        result = [loader(**given, train=True), loader(**given, train=False)] if "train" in asked else loader(**given)
+        splits = [loader(**given, train=train) for train in (True, False)] if "train" in parameters else None
+        result = splits or loader(**given)
         return checked(array_set(result, f"data.name {name}"), f"data.name {name}")
     except (BrokenDataError, MissingDataError):
         raise

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpm_lightning.data.sources.decode import ImageSplit, checked_labels, decode_images
-from fedpm_lightning.data.sources.known import ImageSpec
+from fedpm_lightning.data.sources.torchvision_set import ImageSpec
 from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 
 IMAGE_COLUMNS = ("img", "image")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpm_lightning.data.sources.decode import ImageSplit, checked_labels, decode_images
-from fedpm_lightning.data.sources.known import ImageSpec
+from fedpm_lightning.data.sources.torchvision_set import ImageSpec
 from fedpm_lightning.errors import BrokenDataError, MissingDataError
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".ppm", ".pgm"}

@@ -20,7 +20,7 @@ from fedpm_lightning.data.sources.cache import Tensors, cache_key, cached
 from fedpm_lightning.data.sources.decode import ImageSplit
 from fedpm_lightning.data.sources.hugging_face import HubSet, ParquetFolder
 from fedpm_lightning.data.sources.image_folder import ImageFolder
-from fedpm_lightning.data.sources.known import SPECS, ImageSpec, TorchvisionSet
+from fedpm_lightning.data.sources.torchvision_set import SPECS, ImageSpec, TorchvisionSet
 from fedpm_lightning.errors import BrokenDataError, MissingDataError
 
 log = logging.getLogger(__name__)

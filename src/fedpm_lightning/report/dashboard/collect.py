@@ -22,7 +22,7 @@ from fedpm_lightning.report.dashboard.run_entry import (
     run_entry,
     short_id,
 )
-from fedpm_lightning.report.metrics import known
+from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.plots.style import web_style
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.runs import by_setting
@@ -113,7 +113,7 @@ def metric_order(keys: Iterable[str]) -> list[str]:
 
 def _known(key: str) -> dict[str, Any]:
     """Return what the page says about a metric."""
-    it = known(key)
+    it = find_metric(key)
     # A column of one's own has no unit that anybody knows; it shares an axis with its family.
     own = it.name == key
     about = {"mode": it.better, "name": it.name, "meaning": it.meaning, "log": it.by_magnitude}

@@ -38,14 +38,14 @@ class Live:
         self._lock = threading.Lock()
         self._warned: set[str] = set()
         self._seen = self._stamp()
-        self._data = collect(find_runs(self.paths, self._tell))
+        self._data = collect(find_runs(self.paths, self._print_once))
         self._looked_at = time.monotonic()
 
     def data(self) -> tuple[PageData, str]:
         """Return the data and a tag that changes with them; a run that cannot be read leaves the last ones."""
         with self._lock:
             if time.monotonic() - self._looked_at >= self.refresh_s / 2:
-                self._look()
+                self._refresh_if_changed()
             return self._data, self._seen
 
     def page(self) -> bytes:
@@ -60,16 +60,16 @@ class Live:
         body = {"manifest": {**data.manifest, "refresh_s": self.refresh_s}, "arrays": data.arrays}
         return script_json(body).encode(), tag
 
-    def _look(self) -> None:
+    def _refresh_if_changed(self) -> None:
         stamp = self._stamp()
         if stamp != self._seen:
             try:
-                self._data, self._seen = collect(find_runs(self.paths, self._tell)), stamp
+                self._data, self._seen = collect(find_runs(self.paths, self._print_once)), stamp
             except (RunError, ValueError, OSError) as error:
                 print(f"the runs could not be read, the last state stays: {error}", file=sys.stderr)
         self._looked_at = time.monotonic()
 
-    def _tell(self, line: str) -> None:
+    def _print_once(self, line: str) -> None:
         """Print a line once, not at every look."""
         if line not in self._warned:
             self._warned.add(line)

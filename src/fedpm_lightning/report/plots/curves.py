@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from fedpm_lightning.report.metrics import is_share, known
+from fedpm_lightning.report.metrics import find_metric, is_share
 from fedpm_lightning.report.plots.figure import draw_panels
 from fedpm_lightning.report.plots.style import AXIS_NAMES, metric_name, panel_title, style, styles
 from fedpm_lightning.report.tables.grid import Cell, Grid
@@ -136,7 +136,7 @@ def y_scale(metric: str, values: Sequence[float]) -> tuple[Literal["linear", "lo
     below, the axis is linear from the smallest positive value down. A signed metric (a cosine) is linear.
     """
     positive = [value for value in values if value > 0]
-    by_magnitude = known(metric).by_magnitude
+    by_magnitude = find_metric(metric).by_magnitude
     if not positive or is_share(metric) or not (by_magnitude or max(positive) / min(positive) > _WIDE):
         return "linear", 0.0
     if len(positive) == len(values):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedpm_lightning.report.metrics import is_share, known
+from fedpm_lightning.report.metrics import find_metric, is_share
 from fedpm_lightning.report.run import Column
 from fedpm_lightning.report.tables.statistic import Axis
 from fedpm_lightning.report.taxonomy import colour_and_marker, method_of
@@ -95,8 +95,8 @@ def styles(labels: list[str]) -> dict[str, dict[str, Any]]:
 
 def metric_name(metric: str) -> str:
     """Return a metric's name on an axis, with its unit where it has a physical one."""
-    name = _IN_SYMBOLS.get(metric) or known(metric).name
-    unit = "%" if is_share(metric) else known(metric).unit
+    name = _IN_SYMBOLS.get(metric) or find_metric(metric).name
+    unit = "%" if is_share(metric) else find_metric(metric).unit
     return f"{name} ({unit})" if unit in ("%", "s", "bytes") else name
 
 

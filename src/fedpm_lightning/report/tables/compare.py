@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-from fedpm_lightning.report.metrics import default_metric, is_share, known
+from fedpm_lightning.report.metrics import default_metric, find_metric, is_share
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.plots.ablation import draw_ablations
 from fedpm_lightning.report.plots.curves import draw
@@ -90,7 +90,7 @@ def chosen_statistics(args: argparse.Namespace) -> list[Statistic]:
         RunError: If the target of an accuracy is above 1, or the metric has no direction in which to reach one.
     """
     if args.reach is not None:
-        if known(args.metric).better is None:
+        if find_metric(args.metric).better is None:
             raise RunError(f"{args.metric} has no better direction, so --reach does not apply: use --at-round, say")
         if is_share(args.metric) and args.reach > 1:
             share = f"{args.reach / 100:g}"
@@ -105,14 +105,14 @@ def chosen_statistics(args: argparse.Namespace) -> list[Statistic]:
     return [FINAL if args.at == "final" else BEST]
 
 
-def choose_format(asked: Format | None, output: Path | None) -> Format:
+def choose_format(requested: Format | None, output: Path | None) -> Format:
     """Return the format asked for, else the one that the file's ending names.
 
     Raises:
         RunError: If the ending names none and none is asked for.
     """
-    if asked or output is None:
-        return asked or "terminal"
+    if requested or output is None:
+        return requested or "terminal"
     if output.suffix not in _FORMAT_OF:
         endings = ", ".join(filter(None, _FORMAT_OF))
         raise RunError(f"--output {output}: {output.suffix} names no format; end it in {endings}, or give --format")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from fedpm_lightning.report.metrics import Mode, is_share, known
+from fedpm_lightning.report.metrics import Mode, find_metric, is_share
 from fedpm_lightning.report.run import Column, Run
 from fedpm_lightning.report.runs import by_setting
 from fedpm_lightning.report.tables.row_labels import label_settings, natural
@@ -78,7 +78,7 @@ class Grid:
         """Whether a larger or a smaller number is better; None where neither is."""
         if isinstance(self.statistic, CostToReach):
             return "min"
-        return self.goal or known(self.metric).better
+        return self.goal or find_metric(self.metric).better
 
     @property
     def in_percent(self) -> bool:

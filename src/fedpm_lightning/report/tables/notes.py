@@ -18,7 +18,7 @@ def note_lines(grid: Grid) -> list[str]:
     return [
         *base_lines(grid),
         *significance_lines(grid),
-        *unlike_lines(grid),
+        *difference_lines(grid),
         *left_out_lines(grid),
         *marked_lines(grid),
     ]
@@ -29,7 +29,7 @@ def base_lines(grid: Grid) -> list[str]:
     return [f"{name}, where not said otherwise: {base}" for name, base in grid.bases.items()]
 
 
-def unlike_lines(grid: Grid) -> list[str]:
+def difference_lines(grid: Grid) -> list[str]:
     """Warn of columns whose rows differ in the task, not only in the method, where no label says so."""
     told: dict[str, list[str]] = {}
     for column in grid.columns:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 from fedpm_lightning.report.history import History, Row
-from fedpm_lightning.report.metrics import known
+from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.units import human_bytes, human_seconds
 
@@ -136,7 +136,7 @@ class CostToReach:
 
     def title(self, metric: str) -> str:
         """Say what the number is."""
-        sign = "≥" if known(metric).better == "max" else "≤"
+        sign = "≥" if find_metric(metric).better == "max" else "≤"
         unit = "uplink megabytes" if self.cost == "megabytes" else self.cost
         return f"{unit} to reach {metric} {sign} {self.target:g}"
 
@@ -164,7 +164,7 @@ def as_statistic(at: Statistic | Literal["final", "best"]) -> Statistic:
 
 def first_reaching(history: History, metric: str, target: float) -> Row | None:
     """Return the first round whose figure is at least (for losses and gaps: at most) the target."""
-    up = known(metric).better == "max"
+    up = find_metric(metric).better == "max"
     for row in history.rows:
         value = row.get(metric, math.nan)
         if value >= target if up else value <= target:

@@ -112,8 +112,8 @@ def _run_set(reports: Any, name: str, tags: Sequence[Sequence[str]]) -> Any:
 
 def _filter(tags: Sequence[Sequence[str]], *further: str) -> str:
     """Write a filter: one tag of each list, and further conditions."""
-    asked = [f"Tags() in [{', '.join(map(_quoted, some))}]" for some in tags]
-    return " and ".join([*asked, *further])
+    filters = [f"Tags() in [{', '.join(map(_quoted, some))}]" for some in tags]
+    return " and ".join([*filters, *further])
 
 
 def _quoted(tag: str) -> str:

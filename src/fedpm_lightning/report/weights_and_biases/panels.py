@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from fedpm_lightning.report.metrics import known
+from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.plots.style import AXIS_NAMES
 from fedpm_lightning.report.tables.statistic import COLUMN_OF, Axis
 
@@ -31,7 +31,7 @@ class Curve(NamedTuple):
     @property
     def title(self) -> str:
         """The panel's heading."""
-        return f"{known(self.metric).name} against {_AGAINST[self.axis]}"
+        return f"{find_metric(self.metric).name} against {_AGAINST[self.axis]}"
 
     @property
     def x_title(self) -> str:
@@ -41,7 +41,7 @@ class Curve(NamedTuple):
     @property
     def log_y(self) -> bool:
         """Whether the metric is drawn on a logarithmic axis."""
-        return known(self.metric).by_magnitude
+        return find_metric(self.metric).by_magnitude
 
 
 class Bar(NamedTuple):
@@ -58,7 +58,7 @@ class Bar(NamedTuple):
     def title(self) -> str:
         """The panel's heading."""
         when = {"final": " at the final round", "best": " at the best round by the run's monitor"}
-        return known(self.metric).name + when.get(self.key.split("/")[0], "")
+        return find_metric(self.metric).name + when.get(self.key.split("/")[0], "")
 
 
 class Section(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
-from fedpm_lightning.report.metrics import known
+from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.run import Run, RunError
 
 # W&B's and Lightning's own columns: they restate the round, or the clock of another process.
@@ -99,7 +99,7 @@ def _prefixed(summary: Mapping[str, Any], prefix: str) -> Row:
 
 def _monitor(summary: Mapping[str, Any]) -> Monitor | None:
     key = summary.get("monitor")
-    return monitor_from({"monitor": {"key": key, "mode": known(key).better}}) if isinstance(key, str) else None
+    return monitor_from({"monitor": {"key": key, "mode": find_metric(key).better}}) if isinstance(key, str) else None
 
 
 def _facts(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,26 +37,26 @@ class Scope:
             return self
         if not self.columns:
             pairs = product(data or [""], alphas or [None])
-            named = {_asked(name, alpha): _asked_tags(name, alpha) for name, alpha in pairs}
+            named = {_dirichlet_column(name, alpha): _dirichlet_tags(name, alpha) for name, alpha in pairs}
             return Scope(named, self.methods, self.measured)
-        asked = [Heterogeneity(value=alpha) for alpha in alphas]
+        splits = [Heterogeneity(value=alpha) for alpha in alphas]
         kept = {
             column: tags
             for column, tags in self.columns.items()
-            if (not data or column.data in data) and (not asked or column.heterogeneity in asked)
+            if (not data or column.data in data) and (not splits or column.heterogeneity in splits)
         }
         if not kept:
             there = ", ".join(" ".join(column.parts()) for column in self.columns)
-            splits = [split.written() for split in asked] or "any split"
-            raise RunError(f"no run has data {list(data) or 'any'} and {splits}; there are: {there}")
+            wanted = [split.written() for split in splits] or "any split"
+            raise RunError(f"no run has data {list(data) or 'any'} and {wanted}; there are: {there}")
         return Scope(kept, self.methods, self.measured)
 
 
-def _asked(name: str, alpha: float | None) -> Column:
+def _dirichlet_column(name: str, alpha: float | None) -> Column:
     return Column(name, Heterogeneity(value=alpha))
 
 
-def _asked_tags(name: str, alpha: float | None) -> tuple[str, ...]:
+def _dirichlet_tags(name: str, alpha: float | None) -> tuple[str, ...]:
     """Write tags as a run does, whose alpha is a float: `alpha=1.0`."""
     return column_tags({"data": name, "alpha": alpha})
 
