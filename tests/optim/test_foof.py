@@ -419,7 +419,7 @@ def test_a_step_without_its_rows_is_an_error() -> None:
         lr=0.1,
     )
     least_squares(net(x), y).backward()
-    with pytest.raises(RuntimeError, match="before observe"):
+    with pytest.raises(RuntimeError, match="before update_curvature"):
         foof.step()
     foof.update_curvature({})
     with pytest.raises(RuntimeError, match="'0' has a gradient but no rows"):

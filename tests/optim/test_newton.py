@@ -142,7 +142,7 @@ def test_nan_is_named():
 
 def test_order_of_calls_and_ranges():
     model, _ = setting()
-    with pytest.raises(RuntimeError, match="before see"):
+    with pytest.raises(RuntimeError, match="before set_batch"):
         Newton(model.params, Hessian()).step()
     with pytest.raises(ValueError, match="closure"):
         Newton(model.params, Hessian()).step(lambda: 0.0)
