@@ -88,7 +88,7 @@ def _files(words: list[str]) -> str | None:
 
 
 def _module(words: list[str]) -> str | None:
-    if words[1:2] != ["-m"] or words[2] == "venv":
+    if words[1:2] != ["-m"] or words[2] in ("venv", "pytest"):
         return None
     path = REPO / words[2].replace(".", "/")
     return None if path.with_suffix(".py").is_file() or path.is_dir() else f"no module {words[2]}"

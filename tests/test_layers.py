@@ -42,6 +42,7 @@ ALLOWED = {
     "partition_command": {"callbacks", "data", "experiment", "report", "settings"},
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "configs_command": {"configuration"},
+    "new_command": {"configuration"},
     "cli": {"configuration", "version"},
     "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},

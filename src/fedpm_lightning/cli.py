@@ -21,6 +21,7 @@ commands:
   partition  who holds which classes, without training: fedpm partition --config quickstart
   sweep      many runs, here or on SLURM:              fedpm sweep digits
   configs    the configurations and sweeps that ship, by name; copies them
+  new        a method, data set or callback of yours:  fedpm new method my_method
 
 `fedpm COMMAND --help` lists the options of a command. YAML files lay over each other, and options over files:
   fedpm fit --config cifar10_cnn --config method/fedpm \\
@@ -37,6 +38,7 @@ COMMANDS = {
     "partition": "fedpm_lightning.partition_command",
     "sweep": "fedpm_lightning.sweep.main",
     "configs": "fedpm_lightning.configs_command",
+    "new": "fedpm_lightning.new_command",
 }
 _TRAINING = "fedpm_lightning.experiment"
 _CONFIGURED = {_TRAINING, "fedpm_lightning.partition_command"}

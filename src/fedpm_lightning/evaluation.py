@@ -82,7 +82,7 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
             # Two samples: a normalisation without running statistics takes them from the batch, also in evaluation.
             inputs = next(iter(largest.everything(2)))[0]
             outputs = net.eval()(inputs)
-    except RuntimeError as cause:
+    except (RuntimeError, IndexError) as cause:  # IndexError: a token outside of an embedding
         raise ValueError(
             f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {cause}"
         ) from None

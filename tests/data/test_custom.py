@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from fedpm_lightning.data import IID, ArraySet, BrokenDataError, FederatedData, Natural
@@ -112,6 +113,49 @@ def test_pairs_are_parts():
     assert torch.equal(found.x_test, torch.from_numpy(X[:7])) and len(found.y_train) == 50
 
 
+def test_a_dictionary_names_its_parts_and_the_clients():
+    owners = ["b", "a", "b", "c", "a"] * 10
+    found = array_set({"x_test": X[:7], "x_train": X, "y_test": Y[:7], "y_train": Y, "groups": owners}, "here")
+    assert torch.equal(found.x_test, torch.from_numpy(X[:7])) and found.groups[:5].tolist() == [1, 0, 1, 2, 0]
+    assert array_set({"x_train": X, "y_train": Y}, "here").groups is None
+
+
+def test_whole_numbers_are_token_ids_and_truth_values_features():
+    tokens = np.arange(50, dtype=np.int16)[:, None] + np.arange(3, dtype=np.int16)
+    found = checked(array_set((tokens, Y), "here"), "here")
+    assert found.x_train.dtype == torch.int64 and found.normalise is None and found.x_train[4].tolist() == [4, 5, 6]
+    assert array_set((X > 0, Y), "here").x_train.dtype == torch.float32
+
+
+class Words(nn.Sequential):
+    """A linear layer on the embeddings of a sentence."""
+
+    def __init__(self, vocabulary: int = 60):
+        super().__init__(nn.Embedding(vocabulary, 8), nn.Flatten(), nn.Linear(40, 2))
+
+
+def tokens():
+    x = np.random.default_rng(0).integers(0, 60, (400, 5))
+    y = (x > 29).sum(1) > 2
+    return x[100:], y[100:], x[:100], y[:100]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedpm", "scaffold"])
+def test_token_ids_train(fedpm, method):
+    """An embedding, by methods that stack clients and by those that look at layers."""
+    words = ("--data.name", "here.tokens", "--model.net", "here.Words", "--model.executor", "auto")
+    run = fedpm("fit", "--config", "quickstart", "--config", f"method/{method}", *words, "--rounds", "2")
+    assert run.code == 0
+    assert float(run.rows[-1]["test/loss"]) < run.summary["initial"]["test/loss"]
+
+
+def test_a_token_outside_of_the_vocabulary_is_said_in_a_line(fedpm, capsys):
+    words = ("--data.name", "here.tokens", "--model.net", "here.Words", "--model.net.vocabulary", "10", "--rounds", "1")
+    assert fedpm("fit", "--config", "quickstart", "--config", "method/fedavg", *words).code == 1
+    error = capsys.readouterr().err
+    assert "model.net Words cannot take inputs of shape (5,) from data.name here.tokens: index out of range" in error
+
+
 def test_a_set_that_says_everything_stays_as_it_is():
     whole = ArraySet(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]), torch.zeros(0, 2), torch.zeros(0).long(), 2)
     assert array_set(whole, "here") is whole
@@ -130,6 +174,10 @@ def test_a_set_that_says_everything_stays_as_it_is():
         ((X, Y, X[:, :3], Y), "expected samples of one shape"),
         ((np.where(X[7, 1] == X, np.nan, X), Y), "NaN or infinity in row 7"),
         ((X[:0], Y[:0]), "expected samples"),
+        (((X * 10).astype(int), Y), "a negative token id in row 0 of the training inputs"),
+        ({"x_train": X, "y": Y}, "a dictionary of x_train, y; expected x_train and y_train"),
+        ({"x_train": X, "y_train": Y, "groups": ["a"] * 40}, r"groups of shape \[40\].* 50 training samples"),
+        ({"x_train": X, "y_train": Y, "groups": ["a", None] * 25}, "groups, row 1: expected a client id, found none"),
         (replace(array_set((X, Y), "here"), groups=torch.arange(3)), r"groups of shape \[3\].* 50 training samples"),
     ],
 )

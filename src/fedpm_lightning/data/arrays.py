@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ class ArraySet:
     """A data set, decoded, on the CPU.
 
     Attributes:
-        x_train: Training inputs: uint8 [n, c, h, w] for images, floating [n, ...] otherwise.
+        x_train: Training inputs: uint8 [n, c, h, w] for images, int64 [n, ...] for token ids, else floating [n, ...].
         y_train: Their classes, int64 [n].
         x_test: Test inputs, in the layout of x_train; may be empty.
         y_test: Their classes, int64 [m].
@@ -150,6 +151,20 @@ def count_classes(y: Tensor, place: str) -> int:
             f"{len(y) - 1}: classes are numbered from 0"
         )
     return int(y.max()) + 1 if len(y) else 0
+
+
+def numbered(ids: Sequence[Any], place: str) -> Tensor:
+    """Number client ids, which may be names, by their rank among the sorted distinct ids: int64 [n].
+
+    Raises:
+        BrokenDataError: If one is missing.
+    """
+    missing = next((row for row, value in enumerate(ids) if value is None or value != value), None)
+    if missing is not None:
+        raise BrokenDataError(f"{place}, row {missing}: expected a client id, found none")
+    names = [str(value) for value in ids]
+    found = np.array([int(name) for name in names] if all(name.isdecimal() for name in names) else names)
+    return torch.from_numpy(np.unique(found, return_inverse=True)[1].astype(np.int64))
 
 
 def check_memory(shape: Sequence[int], itemsize: int, cause: str) -> None:

@@ -1,7 +1,8 @@
 """A data set of one's own: `data.name` is the import path of a function or class that returns the data.
 
 It may return an `ArraySet`; arrays or tensors (x_train, y_train, x_test, y_test), in pairs or not, or the first two
-alone; or one or two torch Datasets of (input, target). Arguments named `source` and `root` are given data.source and
+alone; the same by name in a dictionary, with the client of each training sample (`groups`) if there is one; or one or
+two torch Datasets of (input, target). Arguments named `source` and `root` are given data.source and
 data.root; a callable with an argument `train`, as torchvision's classes have, is called for each of the two parts.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +21,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes
+from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes, numbered
 from fedpm_lightning.data.augment import Normalise
 from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 
 Loader = Callable[..., Any]
+
+PARTS = ("x_train", "y_train", "x_test", "y_test")
+"""What a dictionary may hold beside `groups`; the first two must be there."""
 
 
 def find_custom(name: str, source: str) -> Loader:
@@ -76,15 +80,18 @@ def array_set(result: object, place: str) -> ArraySet:
     """
     if isinstance(result, ArraySet):
         return result
+    if isinstance(result, Mapping):
+        return _by_name(cast("Mapping[str, Any]", result), place)
     parts: list[Any] = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
     if parts and all(isinstance(part, Dataset | tuple) for part in parts):
         parts = [column for part in parts for column in (part if isinstance(part, tuple) else stacked(part))]
     if len(parts) not in (2, 4) or not all(hasattr(part, "__len__") for part in parts):
+        found = f"{type(result).__name__} of {', '.join(type(part).__name__ for part in parts)}"
         raise BrokenDataError(
-            f"{place}: expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), or one or two "
-            f"torch Datasets; got {type(result).__name__} of {', '.join(type(part).__name__ for part in parts)}"
+            f"{place}: expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), the same by name "
+            f"in a dictionary, or one or two torch Datasets; got {found}"
         )
-    inputs, targets = [channels_first(tensor(x)) for x in parts[::2]], [tensor(y) for y in parts[1::2]]
+    inputs, targets = [as_inputs(tensor(x)) for x in parts[::2]], [tensor(y) for y in parts[1::2]]
     x_train, y_train = inputs[0], targets[0]
     return ArraySet(
         x_train=x_train,
@@ -95,6 +102,18 @@ def array_set(result: object, place: str) -> ArraySet:
         normalise=Normalise(*channel_statistics(x_train)) if x_train.dtype == torch.uint8 else None,
         follows_precision=True,
     )
+
+
+def _by_name(parts: Mapping[str, Any], place: str) -> ArraySet:
+    """Return the set of a dictionary of parts."""
+    if not {*PARTS[:2]} <= parts.keys() <= {*PARTS, "groups"}:
+        raise BrokenDataError(
+            f"{place}: a dictionary of {', '.join(parts)}; expected x_train and y_train, and if you like x_test and "
+            "y_test, and groups, the client of each training sample"
+        )
+    data = array_set([parts[name] for name in PARTS if name in parts], place)
+    groups = parts.get("groups")
+    return data if groups is None else replace(data, groups=numbered(np.asarray(groups).tolist(), f"{place}, groups"))
 
 
 def stacked(dataset: Any) -> tuple[Tensor, Tensor]:
@@ -108,8 +127,15 @@ def tensor(values: Any) -> Tensor:
     return values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
 
 
-def channels_first(x: Tensor) -> Tensor:
-    """Return uint8 images [n, h, w] or [n, h, w, c] as [n, c, h, w]; anything else as it is."""
+def as_inputs(x: Tensor) -> Tensor:
+    """Return uint8 images [n, h, w] or [n, h, w, c] as [n, c, h, w], other whole numbers (token ids) as int64.
+
+    Truth values become 0.0 and 1.0; floating inputs stay as they are.
+    """
+    if x.dtype == torch.bool:
+        return x.float()
+    if x.dtype != torch.uint8 and not x.is_floating_point():
+        return x.long()
     if x.dtype == torch.uint8 and x.dim() == 3:
         return x.unsqueeze(1)
     if x.dtype == torch.uint8 and x.dim() == 4 and x.shape[1] not in (1, 3) and x.shape[3] in (1, 3):
@@ -134,6 +160,9 @@ def checked(data: ArraySet, place: str) -> ArraySet:
                 f"{place}: {part} targets {int(y.min())} to {int(y.max())}, expected 0..{data.num_classes - 1} as in "
                 "the training part"
             )
+        if x.dtype == torch.int64 and x.numel() and int(x.min()) < 0:
+            row = int((x.flatten(1) < 0).any(1).nonzero()[0])
+            raise BrokenDataError(f"{place}: a negative token id in row {row} of the {part} inputs, expected 0 or more")
         if x.is_floating_point() and not bool(torch.isfinite(x).all()):
             row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])
             raise BrokenDataError(f"{place}: NaN or infinity in row {row} of the {part} inputs")

@@ -13,7 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpm_lightning.data.arrays import ArraySet, DataRequest, channel_statistics, count_classes, stratified_choice
+from fedpm_lightning.data.arrays import (
+    ArraySet,
+    DataRequest,
+    channel_statistics,
+    count_classes,
+    numbered,
+    stratified_choice,
+)
 from fedpm_lightning.data.augment import Normalise
 from fedpm_lightning.data.partitions.base import Natural
 from fedpm_lightning.data.sources.cache import Tensors, cache_key, cached
@@ -107,7 +114,7 @@ def _decode(source: ImageSource, spec: ImageSpec | None, place: str, path: Path)
     _check_classes(train.y, test.y, spec, place)
     tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
     if train.groups is not None:
-        tensors["groups"] = _numbered(train.groups, place)
+        tensors["groups"] = numbered(train.groups, place)
     return tensors
 
 
@@ -118,15 +125,6 @@ def _check_classes(train: Tensor, test: Tensor, spec: ImageSpec | None, place: s
         raise BrokenDataError(f"{place}: training images of {found} classes, expected all {spec.num_classes}")
     if int(test.max()) > top:
         raise BrokenDataError(f"{place}: test label {int(test.max())}, expected 0..{top} as in the training part")
-
-
-def _numbered(groups: list[Any], place: str) -> Tensor:
-    """Number the client ids, which may be names, by their rank among the sorted distinct ids: int64 [n]."""
-    if any(group is None for group in groups):
-        raise BrokenDataError(f"{place}, row {groups.index(None)}: expected a client id, found none")
-    names = [str(group) for group in groups]
-    ids = np.array([int(name) for name in names] if all(name.isdecimal() for name in names) else names)
-    return torch.from_numpy(np.unique(ids, return_inverse=True)[1].astype(np.int64))
 
 
 DIGITS_SPLIT_SEED = 20240
