@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedpm_lightning.ranks import all_states, own_clients, world
+from fedpm_lightning.ranks import all_states, own_clients, rank_and_size
 from resume_parts import ended, forked, until
 
 REPO = Path(__file__).resolve().parents[1]
@@ -149,7 +149,7 @@ def test_diagnostics_of_two_ranks_are_those_of_one(fedpm, method):
 
 
 def test_one_process_is_the_identity():
-    assert world() == (0, 1)
+    assert rank_and_size() == (0, 1)
     assert own_clients([], fixed=True) == []
     states = {3: {"c": torch.ones(2)}}
     assert all_states(states) is states
@@ -166,7 +166,7 @@ def test_ranks_share_a_cohort_without_overlap(monkeypatch, fixed, ranks):
     cohort = [Data(k, n) for k, n in enumerate([50, 3, 7, 40, 11, 90, 2, 30])]
     parts = []
     for rank in range(ranks):
-        monkeypatch.setattr("fedpm_lightning.ranks.world", lambda rank=rank: (rank, ranks))
+        monkeypatch.setattr("fedpm_lightning.ranks.rank_and_size", lambda rank=rank: (rank, ranks))
         parts.append(own_clients(cohort, fixed))
     assert sorted(d.client for part in parts for d in part) == list(range(8))
     if fixed:

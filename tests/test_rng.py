@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpm_lightning.rng import kept_generators, seeded
+from fedpm_lightning.rng import preserve_generators, seeded
 
 
 def test_a_seeded_block_leaves_the_global_generator_as_it_was():
@@ -31,7 +31,7 @@ def test_a_round_leaves_the_generators_of_python_and_numpy_as_they_were():
     random.seed(1), np.random.seed(1)
     expected = random.random(), np.random.rand()
     random.seed(1), np.random.seed(1)
-    with kept_generators():
+    with preserve_generators():
         drawn = set()
         for client in (0, 1, 0):
             with seeded(0, "client", 2, client):

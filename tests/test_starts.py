@@ -100,7 +100,7 @@ def test_a_refused_start_leaves_the_run_as_it_was_and_no_folder_of_its_own(quick
 
 def test_a_folder_that_another_process_holds_is_refused(quickstart, tmp_path, capsys):
     held = RunFolder(tmp_path / "run")
-    held.hold()
+    held.acquire()
     assert quickstart(*SMALL, "--rounds=1").code == 1
     error = capsys.readouterr().err
     assert (

@@ -126,7 +126,7 @@ class FedpmCLI(LightningCLI):
         folder = choose_folder(settings)
         settings.run_dir = str(folder.path)
         if _rank() == 0:
-            folder.hold()
+            folder.acquire()
             self.locked_folders.append(folder)
 
     def print_config_and_exit(self) -> None:

@@ -60,7 +60,7 @@ class FederatedModule(LightningModule):
     def setup(self, stage: str) -> None:
         """Refuse what a round cannot do, and put the callbacks into the round, before a checkpoint is read."""
         self.federation.print = self.print_line
-        self.federation.use([callback for callback in callbacks_of(self.trainer) if isinstance(callback, Hooks)])
+        self.federation.use_hooks([callback for callback in callbacks_of(self.trainer) if isinstance(callback, Hooks)])
         if stage == "fit":
             check_trainer(self.trainer)
             check_monitors(self.trainer, self.data.eval_names)

@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 
-def world() -> tuple[int, int]:
+def rank_and_size() -> tuple[int, int]:
     """Return (this rank, number of ranks)."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
@@ -36,7 +36,7 @@ def own_clients(clients: Sequence[Data], fixed: bool) -> list[Data]:
         fixed: Keep each client on one rank for the whole experiment, because its state lives there. Otherwise deal
             them out by size, longest first, each to the rank with the least work so far.
     """
-    rank, ranks = world()
+    rank, ranks = rank_and_size()
     if ranks == 1:
         return list(clients)
     if fixed:
@@ -52,55 +52,56 @@ def own_clients(clients: Sequence[Data], fixed: bool) -> list[Data]:
 
 
 @contextmanager
-def _together() -> Generator[None]:
+def _collective() -> Generator[None]:
     """Say that another rank is gone, where the backend would speak of its sockets."""
     try:
         yield
     except RuntimeError as cause:
+        rank, said = rank_and_size()[0], str(cause).splitlines()[0][:200]
         raise LostRankError(
-            f"rank {world()[0]}: another rank has ended or does not answer ({str(cause).splitlines()[0][:200]}). Its "
-            "own output says why; the last checkpoint stays, and the same command goes on from it"
+            f"rank {rank}: another rank has ended or does not answer ({said}). Its own output says why; "
+            "the last checkpoint stays, and the same command goes on from it"
         ) from cause
 
 
 def all_sum(tensors: Sequence[Tensor], device: torch.device) -> None:
     """Sum each tensor over the ranks, in place; `device` is where the backend communicates."""
-    if world()[1] == 1:
+    if rank_and_size()[1] == 1:
         return
     for tensor in tensors:
         there = tensor.to(device)
-        with _together():
+        with _collective():
             dist.all_reduce(there)
         tensor.copy_(there)
 
 
 def all_max(values: Sequence[float], device: torch.device) -> list[float]:
     """Return the largest of each value over the ranks."""
-    if world()[1] == 1:
+    if rank_and_size()[1] == 1:
         return list(values)
     there = torch.tensor(values, dtype=torch.float64, device=device)
-    with _together():
+    with _collective():
         dist.all_reduce(there, dist.ReduceOp.MAX)
     return there.tolist()
 
 
 def all_states(states: dict[int, Part]) -> dict[int, Part]:
     """Return what all ranks keep by client (states, versions); every client lives on one."""
-    _, ranks = world()
+    _, ranks = rank_and_size()
     if ranks == 1:
         return states
     gathered: list[Any] = [None] * ranks
-    with _together():
+    with _collective():
         dist.all_gather_object(gathered, states)
     return {client: state for part in cast("list[dict[int, Part]]", gathered) for client, state in part.items()}
 
 
 def all_items(items: Sequence[Item]) -> list[Item]:
     """Return the items of all ranks, rank by rank; tensors in them should be on the CPU."""
-    _, ranks = world()
+    _, ranks = rank_and_size()
     if ranks == 1:
         return list(items)
     gathered: list[Any] = [None] * ranks
-    with _together():
+    with _collective():
         dist.all_gather_object(gathered, list(items))
     return [item for part in cast(list[list[Item]], gathered) for item in part]

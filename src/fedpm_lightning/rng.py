@@ -76,8 +76,8 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
 def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Generator[None]:
     """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards.
 
-    Those of `random` and NumPy are seeded too; `kept_generators` around a whole round restores them, because that takes
-    ten times as long as seeding.
+    Those of `random` and NumPy are seeded too; `preserve_generators` around a whole round restores them, because that
+    takes ten times as long as seeding.
     """
     # Not torch.manual_seed: for every accelerator that torch was built for and has not started it stores a formatted
     # stack, at each call.
@@ -97,7 +97,7 @@ def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[t
 
 
 @contextmanager
-def kept_generators() -> Generator[None]:
+def preserve_generators() -> Generator[None]:
     """Give the global generators of `random` and NumPy their state back after the block."""
     python, numpy = random.getstate(), np.random.get_state()
     try:

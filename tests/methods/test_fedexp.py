@@ -44,9 +44,9 @@ def test_clients_that_agree_or_rest_are_fedavg(b):
 def test_the_mean_of_the_last_two_is_evaluated():
     clients, _ = quadratics(num=3, d=3)
     run = run_on(FedExP(lr=0.1), clients, LocalWork(steps=2))
-    assert run.method.evaluated(run.theta, run.server) == {}, "before the first round: theta"
+    assert run.method.evaluation_params(run.theta, run.server) == {}, "before the first round: theta"
     path = [run.theta["y"], run.step()["y"], run.step()["y"]]
-    assert torch.equal(run.method.evaluated(run.theta, run.server)["y"], (path[1] + path[2]) / 2)
+    assert torch.equal(run.method.evaluation_params(run.theta, run.server)["y"], (path[1] + path[2]) / 2)
 
 
 def test_a_run_evaluates_where_the_method_says(quickstart, monkeypatch):

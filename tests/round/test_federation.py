@@ -92,7 +92,7 @@ def test_the_optimum_belongs_to_the_weighted_objective(weighting):
     net = Logistic(6, 1, bias=False, dtype="float64")
     problem = CentralProblem(Federation(net, FedAvg(), weighting=weighting, l2=0.01), Clients(clients))
     w = torch.linspace(-1, 1, 6, dtype=torch.float64)
-    problem.move(w)
+    problem.set_theta(w)
     weights = [c.num_samples if weighting == "size" else 1 for c in clients]
     gradients = [central_gradient_and_hessian([c], w, 0.01)[0] for c in clients]
     expected = sum(n * g for n, g in zip(weights, gradients, strict=True)) / sum(weights)

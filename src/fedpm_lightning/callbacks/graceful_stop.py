@@ -43,7 +43,7 @@ class GracefulStop(FederatedCallback):
         if not grace_s >= 0:
             raise ValueError(f"grace_s must be at least 0 seconds, got {grace_s}")
         self.run_dir, self.grace_s = Path(run_dir), grace_s
-        self.leaving = False
+        self.stopping = False
         self._signal: signal.Signals | None = None
         self._received_at = 0.0
         self._old: dict[signal.Signals, Any] = {}
@@ -59,7 +59,7 @@ class GracefulStop(FederatedCallback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave, now that the round before is saved. A run whose last round is done has ended by itself."""
-        if self.leaving:
+        if self.stopping:
             raise self._interrupted(trainer, "is saved")
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -68,7 +68,7 @@ class GracefulStop(FederatedCallback):
             signal.setitimer(signal.ITIMER_REAL, 0)
         received = torch.tensor([0.0 if self._signal is None else float(self._signal)], dtype=torch.float64)
         all_sum([received], pl_module.device)
-        self.leaving = bool(received[0] > 0)
+        self.stopping = bool(received[0] > 0)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening."""
@@ -78,13 +78,13 @@ class GracefulStop(FederatedCallback):
         """Stop listening. Ranks that wait for one which gave up its round would wait for ever."""
         self._release()
         launcher = cast(Any, trainer.strategy.launcher)
-        if isinstance(exception, InterruptedRun) and not self.leaving and hasattr(launcher, "kill"):
+        if isinstance(exception, InterruptedRun) and not self.stopping and hasattr(launcher, "kill"):
             launcher.kill(signal.SIGKILL)
 
     def _listen(self, trainer: Trainer) -> None:
         if self._old or threading.current_thread() is not threading.main_thread():
             return
-        self._trainer, self._signal, self.leaving = trainer, None, False
+        self._trainer, self._signal, self.stopping = trainer, None, False
         for name in SIGNALS:
             number = signal.Signals[name]
             if name == "SIGUSR1" and signal.getsignal(number) != signal.SIG_DFL:
@@ -106,7 +106,7 @@ class GracefulStop(FederatedCallback):
         signal.setitimer(signal.ITIMER_REAL, max(self.grace_s, 1e-3), 1.0)
 
     def _too_long(self, number: int, frame: FrameType | None) -> None:
-        if self._trainer is not None and self._signal is not None and not self.leaving:
+        if self._trainer is not None and self._signal is not None and not self.stopping:
             raise self._interrupted(self._trainer, "is the last one saved before; the running round was given up")
 
     def _interrupted(self, trainer: Trainer, outcome: str) -> InterruptedRun:
@@ -123,7 +123,7 @@ class GracefulStop(FederatedCallback):
         self._old = {}
 
 
-def leaving(trainer: Trainer) -> bool:
+def stopping(trainer: Trainer) -> bool:
     """Tell whether the run ends after this round because of a signal."""
     callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
-    return any(callback.leaving for callback in callbacks if isinstance(callback, GracefulStop))
+    return any(callback.stopping for callback in callbacks if isinstance(callback, GracefulStop))

@@ -56,7 +56,7 @@ class Optimum(FederatedCallback):
             check_size(self._problem.layer, "the Optimum callback")
             self.optimum, self.minimum = newton(self._problem, self.tolerance, self.max_steps)
             if self.diverged_at is not None:
-                self._problem.move(torch.zeros_like(self.optimum))
+                self._problem.set_theta(torch.zeros_like(self.optimum))
                 self.limit = self.diverged_at * self._problem.value()
         federation.print(f"optimum: f* = {self.minimum:.15g}, ||theta*|| = {float(self.optimum.norm()):.10g}")
         self.record(federation)
@@ -81,7 +81,7 @@ class Optimum(FederatedCallback):
         if problem is None:
             raise RuntimeError("Optimum.record outside of fit: there is no theta* to compare with")
         with torch.enable_grad(), torch.autocast(problem.model.device.type, enabled=False):
-            problem.move(problem.layer.vector(federation.theta).detach())
+            problem.set_theta(problem.layer.vector(federation.theta).detach())
             value, gradient = problem.value_and_gradient()
         federation.record("opt/gap", value - self.minimum)
         federation.record("opt/distance", float((problem.theta() - self.optimum).norm()))
@@ -116,7 +116,7 @@ class CentralProblem:
         """Return theta, float64 [d]."""
         return self.layer.vector(self.model.params).detach().clone()
 
-    def move(self, theta: Tensor) -> None:
+    def set_theta(self, theta: Tensor) -> None:
         """Set theta."""
         params: Params = self.layer.split(theta)
         self.model.load(params, {})
@@ -165,7 +165,7 @@ def newton(problem: CentralProblem, tolerance: float, max_steps: int) -> tuple[T
     Raises:
         ValueError: If the gradient is not small after `max_steps`, or the Hessian is not positive definite there.
     """
-    problem.move(torch.zeros_like(problem.theta()))
+    problem.set_theta(torch.zeros_like(problem.theta()))
     norm, length = float("inf"), float("inf")
     for _ in range(max_steps):
         value, gradient = problem.value_and_gradient()
@@ -194,8 +194,8 @@ def newton_step(problem: CentralProblem, gradient: Tensor) -> Tensor:
 def descend(problem: CentralProblem, theta: Tensor, step: Tensor, value: float) -> bool:
     """Move to theta - t step with t = 1, 1/2, ... until f falls; tell whether it did, else stay at theta."""
     for halving in range(40):
-        problem.move(theta - 0.5**halving * step)
+        problem.set_theta(theta - 0.5**halving * step)
         if problem.value() <= value + 1e-15 * abs(value) and not bool((problem.theta() == theta).all()):
             return True
-    problem.move(theta)
+    problem.set_theta(theta)
     return False

@@ -13,10 +13,10 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from fedpm_lightning.callbacks.base import federation_of
-from fedpm_lightning.callbacks.graceful_stop import leaving
+from fedpm_lightning.callbacks.graceful_stop import stopping
 from fedpm_lightning.callbacks.run_facts import device_name, partition_facts, versions
 from fedpm_lightning.callbacks.run_files import find_run_files
-from fedpm_lightning.checkpoints.durable import DiskFullError, point
+from fedpm_lightning.checkpoints.durable import DiskFullError, replace_symlink
 from fedpm_lightning.checkpoints.identity import Difference, refuse
 from fedpm_lightning.checkpoints.manifest import (
     Manifest,
@@ -122,7 +122,7 @@ class RunCheckpoints(Checkpoint):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the round when it is due, and always the last one and one after which the run is stopped."""
         round = trainer.current_epoch + 1
-        ends = round == trainer.max_epochs or trainer.should_stop or leaving(trainer)
+        ends = round == trainer.max_epochs or trainer.should_stop or stopping(trainer)
         if not (ends or round % self.every == 0) or cast(Any, trainer).fast_dev_run:
             return
         self._update_best(trainer, round)
@@ -163,7 +163,7 @@ class RunCheckpoints(Checkpoint):
         for name, target in (("last.ckpt", round), ("best.ckpt", self._best[0] if self._best else 0)):
             link, file = self.folder / name, checkpoint_file(self.folder, target)
             if file.is_file():
-                point(link, file)
+                replace_symlink(link, file)
             elif link.is_symlink() or round == 0:
                 link.unlink(missing_ok=True)
 

@@ -81,7 +81,7 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def point(link: Path, target: Path) -> None:
+def replace_symlink(link: Path, target: Path) -> None:
     """Let `link` stand for `target`, a file of the same folder, from one moment to the next."""
     temporary = link.with_name(f".{link.name}.tmp")
     temporary.unlink(missing_ok=True)

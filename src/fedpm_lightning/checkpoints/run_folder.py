@@ -51,7 +51,7 @@ class RunFolder:
         self.path, self._made = path, made
         self._lock: int | None = None
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """Make the folder unless it is there, and keep other processes out.
 
         Raises:
@@ -63,7 +63,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.path / LOCK)
         if self._lock is None:
-            who = holder(self.path)
+            who = lock_owner(self.path)
             raise FolderInUseError(
                 f"{self.path} is in use by process {who.get('pid')} on {who.get('host')}: wait for it to end, "
                 "or give this run another --run_dir"
@@ -82,7 +82,7 @@ class RunFolder:
         self._lock = None
 
 
-def holder(folder: Path) -> dict[str, Any]:
+def lock_owner(folder: Path) -> dict[str, Any]:
     """Return who held a folder last: process, host, SLURM job and its restarts; empty where that is not known."""
     try:
         found = json.loads((folder / LOCK).read_text(encoding="utf-8"))
@@ -109,7 +109,7 @@ def new_folder(name: str, parent: Path, number: bool = True) -> RunFolder:
             path.mkdir(parents=True)
             return RunFolder(path, made=True)
         except FileExistsError:
-            before = holder(path)
+            before = lock_owner(path)
             if _job() and before.get("job") == _job() and int(before.get("restart") or 0) < _restart():
                 return RunFolder(path)
             if not number:

@@ -74,7 +74,7 @@ def pays(local: LocalRound) -> bool:
 def chunk_size(local: LocalRound) -> int:
     """Return how many clients fit into a chunk."""
     kind, widest = local.model.device.type, max(p.element_size() for p in local.model.params.values())
-    numbers = 4 * _numel(local) + local.method.scratch_numbers()
+    numbers = 4 * _numel(local) + local.method.extra_numel()
     room = CHUNK_BYTES.get(kind, CHUNK_BYTES["cuda"]) // (widest * numbers)
     return max(1, min(room, LARGEST_CHUNK))
 

@@ -24,7 +24,7 @@ class ClientSide(Protocol):
 
     stateful: ClassVar[bool]
 
-    def scratch_numbers(self) -> int:
+    def extra_numel(self) -> int:
         """Return the numbers that a stacked client holds beside its leaves."""
         ...
 

@@ -70,26 +70,26 @@ def why_not_stacked(local: LocalRound, stackable: Stackable, data: ClientData) -
         stackable: What the method declares.
         data: A client with samples.
     """
-    found = _known(local, stackable)
+    found = _known_obstacle(local, stackable)
     if found is not None:
         return found
     try:
-        with _quiet():
-            return _tried(_apart(local), stackable, data)
+        with _without_warnings():
+            return _trial(_isolated(local), stackable, data)
     except Exception as cause:
         return f"the trial failed with {type(cause).__name__}: {str(cause).splitlines()[0][:160]}"
 
 
-def _apart(local: LocalRound) -> LocalRound:
+def _isolated(local: LocalRound) -> LocalRound:
     """Return the round with a network, a loss, a method and a broadcast of its own, which nobody else sees."""
     model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
     method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
-    apart = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
-    return replace(apart, started=_silent, ended=_silent, print=_silent)
+    isolated = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
+    return replace(isolated, started=_silent, ended=_silent, print=_silent)
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def _without_warnings() -> Generator[None]:
     """Keep what the trial would log of its damping: it is no part of the run."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
@@ -103,7 +103,7 @@ def _silent(*args: object) -> None:
     """No callback sees the trial."""
 
 
-def _known(local: LocalRound, stackable: Stackable) -> str | None:
+def _known_obstacle(local: LocalRound, stackable: Stackable) -> str | None:
     """Look for what is known not to work."""
     loss, model = local.model.objective.loss, local.model
     if stackable == "no":
@@ -120,7 +120,7 @@ def _known(local: LocalRound, stackable: Stackable) -> str | None:
     return None
 
 
-def _tried(local: LocalRound, stackable: Stackable, data: ClientData) -> str | None:
+def _trial(local: LocalRound, stackable: Stackable, data: ClientData) -> str | None:
     """Train two small clients alone and together, and compare."""
     n, steps = (SAMPLES, STEPS) if sum(p.numel() for p in local.model.params.values()) <= LARGE else (SHORT, SHORT)
     samples = _first_samples(data, n)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.configuration.errors import ConfigurationError
-from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, leaves
+from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, flatten
 from fedpm_lightning.configuration.names import choices
 from fedpm_lightning.configuration.yaml_text import load, read_file
 
@@ -42,15 +42,15 @@ class Composition:
         try:
             layer = _without_derived(layer)
             for key, followers in _RESET_WITH.items():
-                if _names_class(dig(layer, key)):
+                if _names_class(get_key(layer, key)):
                     for follower in followers:
-                        drop(self.values, follower)
+                        remove_key(self.values, follower)
             self.values = cast("dict[str, Any]", merged(self.values, layer))
         except ConfigurationError as cause:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
-        self.named |= {key for key in CLASSES if dig(layer, key, missing=...) is not ...}
-        given = dict.fromkeys((plain(key) for key, _ in leaves(layer)), origin)
-        anew = tuple(f"{key}." for key in CLASSES if _names_class(dig(layer, key)))
+        self.named |= {key for key in CLASSES if get_key(layer, key, missing=...) is not ...}
+        given = dict.fromkeys((plain(key) for key in flatten(layer)), origin)
+        anew = tuple(f"{key}." for key in CLASSES if _names_class(get_key(layer, key)))
         before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(anew)}
         self.origins = before | given
 
@@ -209,19 +209,19 @@ def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
         k: dict(cast("Mapping[str, Any]", v)) if isinstance(v, Mapping) else v for k, v in layer.items()
     }
     for key, source in FOLLOWS.items():
-        value = dig(kept, key, missing=...)
-        if value is not ... and (dig(kept, source) is None or str(value) != str(dig(kept, source))):
+        value = get_key(kept, key, missing=...)
+        if value is not ... and (get_key(kept, source) is None or str(value) != str(get_key(kept, source))):
             raise ConfigurationError(f"{key} {value} has no effect: it follows from {source}; say --{source}")
-        drop(kept, key)
+        remove_key(kept, key)
     for key, (idle, instead) in REFUSED.items():
-        value = dig(kept, key, missing=...)
+        value = get_key(kept, key, missing=...)
         if value is not ... and value not in idle and str(value).lower() not in {str(one).lower() for one in idle}:
             raise ConfigurationError(f"{key} {value} has no effect: {instead}")
-        drop(kept, key)
+        remove_key(kept, key)
     return kept
 
 
-def dig(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
+def get_key(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
     """Return the entry at a dotted key."""
     here: Any = layer
     for part in key.split("."):
@@ -231,9 +231,9 @@ def dig(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
     return here
 
 
-def drop(layer: dict[str, Any], key: str) -> None:
+def remove_key(layer: dict[str, Any], key: str) -> None:
     """Remove the entry at a dotted key, if there is one."""
     *parts, last = key.split(".")
-    here = dig(layer, ".".join(parts)) if parts else layer
+    here = get_key(layer, ".".join(parts)) if parts else layer
     if isinstance(here, dict):
         cast("dict[str, Any]", here).pop(last, None)

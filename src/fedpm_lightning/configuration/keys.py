@@ -5,7 +5,7 @@ Resume, `fedpm compare`, sweeps and the docs read this table, so that they agree
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import PurePath
 from typing import Any, NamedTuple, cast
@@ -115,13 +115,15 @@ def effect(key: str) -> Effect:
     return next((EFFECTS[prefix] for prefix in fitting if prefix in EFFECTS), Effect.FIGURES)
 
 
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of a nested configuration; lists stay whole."""
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn a nested configuration into dotted keys; lists stay whole."""
+    flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+            flat |= flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", value
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,7 +131,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
 
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
     """
-    flat = {key.removesuffix(".class_path"): value for key, value in leaves(config)}
+    flat = {key.removesuffix(".class_path"): value for key, value in flatten(config).items()}
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(

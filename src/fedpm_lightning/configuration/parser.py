@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedpm_lightning.configuration.compose import Composition, dig, plain
+from fedpm_lightning.configuration.compose import Composition, get_key, plain
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.configuration.names import arguments
@@ -59,7 +59,7 @@ def required(message: str, composed: Composition | None) -> str:
     if found is None or composed is None:
         return message
     for key in CLASSES:
-        value = dig(composed.values, key)
+        value = get_key(composed.values, key)
         for node in value if isinstance(value, list) else [value]:
             path = node.get("class_path") if isinstance(node, Mapping) else node
             given: Any = node.get("init_args") if isinstance(node, Mapping) else None

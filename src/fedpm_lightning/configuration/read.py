@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
-from fedpm_lightning.configuration.compose import Composition, dig
+from fedpm_lightning.configuration.compose import Composition, get_key
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
 from fedpm_lightning.configuration.names import arguments, choices
@@ -121,10 +121,10 @@ def _fill_in(values: dict[str, Any]) -> None:
     """Write the class that null stands for inside of another one, so that config.yaml shows its arguments."""
     for key, spec in CLASSES.items():
         outer, _, name = key.rpartition(".")
-        found = dig(values, outer) if spec.default else None
+        found = get_key(values, outer) if spec.default else None
         node = cast("dict[str, Any]", found if isinstance(found, dict) else {})
         path = node.get("class_path")
-        if isinstance(path, str) and name in (arguments(path) or ()) and dig(node, f"init_args.{name}") is None:
+        if isinstance(path, str) and name in (arguments(path) or ()) and get_key(node, f"init_args.{name}") is None:
             node.setdefault("init_args", {})[name] = {"class_path": spec.default}
 
 

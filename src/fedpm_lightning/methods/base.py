@@ -28,7 +28,7 @@ class Method(ABC):
     """What `aggregator` needs of `ClientUpdate.params`: nothing but their mean, in whose place a robust rule
     can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
 
-    replaces: ClassVar[bool] = False
+    assigns_target: ClassVar[bool] = False
     """Whether theta must become exactly what `aggregator` returns: other server optimizers are refused then."""
 
     weightings: ClassVar[tuple[str, ...]] = ("size", "uniform")
@@ -65,7 +65,7 @@ class Method(ABC):
         """
         return []
 
-    def scratch_numbers(self) -> int:
+    def extra_numel(self) -> int:
         """Return how many numbers one of several stacked clients holds beside leaves, gradients and the upload of them.
 
         Chunks of clients are cut by it, after `setup`: a method with a matrix over all leaves says its size.
@@ -88,7 +88,7 @@ class Method(ABC):
         """Return the first pass's message; the weighted mean reaches clients as `broadcast.extra["prepared"]`."""
         raise RuntimeError(f"{type(self).__name__} declares needs_preparation without a prepare()")
 
-    def evaluated(self, theta: Params, server: ServerState) -> Params:
+    def evaluation_params(self, theta: Params, server: ServerState) -> Params:
         """Return the parameters at which the global model is evaluated where that is not theta (a mean of iterates)."""
         return {}
 

@@ -45,7 +45,7 @@ class FedDyn(FedAvg):
 
     stackable = "any"
     weightings = ("uniform",)
-    replaces = True
+    assigns_target = True
 
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0, a: float = 0.1) -> None:
         super().__init__(lr, momentum, weight_decay)

@@ -44,7 +44,7 @@ class FedExP(FedAvg):
         super().__init__(lr, momentum, weight_decay)
         self.eps = at_least("eps", eps, 0.0)
 
-    def evaluated(self, theta: Params, server: ServerState) -> Params:
+    def evaluation_params(self, theta: Params, server: ServerState) -> Params:
         """Return the mean of the last two theta; theta itself before the first round."""
         previous: Params = server.get(PREVIOUS, {})
         return {name: (theta[name].detach() + p.to(theta[name].device)) / 2 for name, p in previous.items()}

@@ -52,7 +52,7 @@ class FedNew(Method):
     """
 
     uploads = "direction"
-    replaces = True  # the dual steps count on theta having moved by the mean of y_i
+    assigns_target = True  # the dual steps count on theta having moved by the mean of y_i
 
     def __init__(
         self,

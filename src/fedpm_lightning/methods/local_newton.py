@@ -54,7 +54,7 @@ class LocalNewton(Method):
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = at_least("weight_decay", weight_decay, 0.0)
         self.preconditioner = Foof() if preconditioner is None else preconditioner
-        if not self.preconditioner.steps and type(self) is LocalNewton:
+        if not self.preconditioner.preconditions_steps and type(self) is LocalNewton:
             raise ValueError("local_step sgd gathers factors for the mixing of FedPM: use FedPM, or FedAvg")
         if self.preconditioner.align:
             self.mixes = "sums"
@@ -78,9 +78,9 @@ class LocalNewton(Method):
         lr = self.lr * client.lr_factor
         return self.preconditioner.optimizer(client, self.blocks, lr, self.momentum, self.weight_decay)
 
-    def scratch_numbers(self) -> int:
+    def extra_numel(self) -> int:
         """Return what the preconditioner takes."""
-        return self.preconditioner.scratch_numbers(self.blocks)
+        return self.preconditioner.extra_numel(self.blocks)
 
     def broadcast_extra(self, server: ServerState) -> ServerState:
         """Return the cohort's mean factors of the round before, where clients start from them."""

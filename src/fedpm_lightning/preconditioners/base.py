@@ -48,7 +48,7 @@ class LocalPreconditioner(ABC):
     align: float = 0.0
     """Batches that the cohort's mean curvature of the round before counts as; 0: clients start anew."""
 
-    steps: bool = True
+    preconditions_steps: bool = True
     """Whether local steps use P; False: it is gathered for the mixing alone."""
 
     @abstractmethod
@@ -81,6 +81,6 @@ class LocalPreconditioner(ABC):
         """Return which clients can train at once, with tensors [C, ...]; None: as far as the settings tell."""
         return "no"
 
-    def scratch_numbers(self, blocks: Sequence[Block]) -> int:
+    def extra_numel(self, blocks: Sequence[Block]) -> int:
         """Return how many numbers a stacked client holds beside leaves, gradients and the upload of them."""
         return 0

@@ -82,7 +82,7 @@ class Foof(LocalPreconditioner):
         self.align = check_align(align, ema)
         if local_step not in ("preconditioned", "sgd"):
             raise ValueError(f"local_step must be preconditioned or sgd, got {local_step!r}")
-        self.steps = local_step == "preconditioned"
+        self.preconditions_steps = local_step == "preconditioned"
 
     @override
     def blocks(self, net: nn.Module) -> Sequence[Block]:

@@ -190,14 +190,14 @@ class FOOF(PreconditionedOptimizer):
         for layer in layers:
             factor, old = self._factors[layer.name], self._P.get(layer.name)
             P = self._P[layer.name] = factor.renewed(old, due, self.foof.damping, self.foof.damping_mode)
-            if not self.foof.steps:
+            if not self.foof.preconditions_steps:
                 continue
             step = self._from_errors(layer, P, P is not old, gradients)
             if step is None:
                 G[layer.name] = layer.matrix(gradients)
             else:
                 solved[layer.name] = step
-        if not self.foof.steps:
+        if not self.foof.preconditions_steps:
             return {}
         solved |= self._batched.solve(self._P, G)
         return {k: step for layer in layers for k, step in layer.unpack(solved[layer.name], self.leaves).items()}

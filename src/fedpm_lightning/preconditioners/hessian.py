@@ -53,7 +53,7 @@ class Hessian(NewtonPreconditioner):
         return "alike" if closed_form and not self.line_search else "no"
 
     @override
-    def scratch_numbers(self, blocks: Sequence[Block]) -> int:
+    def extra_numel(self, blocks: Sequence[Block]) -> int:
         """Return what H, H + delta I and its Cholesky factor take."""
         return sum(3 * block.d**2 for block in blocks if isinstance(block, FlatLayer))
 
@@ -79,6 +79,6 @@ class Diagonal(Hessian):
         return DiagonalPreconditioner(layer.name, h, h.new_zeros(h.shape[:-2]))
 
     @override
-    def scratch_numbers(self, blocks: Sequence[Block]) -> int:
+    def extra_numel(self, blocks: Sequence[Block]) -> int:
         """Return 0: there is no matrix."""
         return 0

@@ -6,7 +6,7 @@ Only runs of one setting are ever averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from fedpm_lightning.configuration.keys import Effect, canonical, effect
 
@@ -27,18 +27,6 @@ def setting_of(config: Mapping[str, Any], version: object) -> Setting:
     entries.pop("seed_everything", None)
     entries |= {"fedpm": version, _CALLBACKS: entries.get(_CALLBACKS)}
     return tuple(sorted((key, str(value)) for key, value in entries.items()))
-
-
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn a nested mapping into dotted keys; lists stay whole."""
-    flat: dict[str, Any] = {}
-    for key, value in config.items():
-        dotted = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(cast("Mapping[str, Any]", value), f"{dotted}.")
-        else:
-            flat[dotted] = value
-    return flat
 
 
 def differing_keys(settings: Sequence[Setting]) -> list[str]:

@@ -1,7 +1,7 @@
 """Aggregation: streams the cohort's updates into the method's sums, brings the ranks together, returns the target.
 
-A robust rule, or an attack study, is a subclass among the hooks; `Federation.use` puts the plain one in where there is
-none, so that no round is ever aggregated twice.
+A robust rule, or an attack study, is a subclass among the hooks; `Federation.use_hooks` puts the plain one in where
+there is none, so that no round is ever aggregated twice.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fedpm_lightning.client.local_round import LocalRound
 from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import own_clients
-from fedpm_lightning.rng import kept_generators
+from fedpm_lightning.rng import preserve_generators
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import set_target
 from fedpm_lightning.server.over_ranks import OverRanks
@@ -45,7 +45,7 @@ class Round:
         for hook in hooks:
             hook.on_round_start(self)
         local = self.local()
-        with kept_generators():
+        with preserve_generators():
             if self.prepare(local):
                 for update, state in self.federation.executor.train(local, self.own_clients()):
                     self.receive(update, state)

@@ -21,7 +21,7 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.evaluation import Evaluation, check_network
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.ranks import all_states, world
+from fedpm_lightning.ranks import all_states, rank_and_size
 from fedpm_lightning.round.aggregation import Aggregation
 from fedpm_lightning.round.communication_round import Round
 from fedpm_lightning.round.hooks import Hooks
@@ -103,7 +103,7 @@ class Federation:
         store: The clients' states.
         row: The figures of the running round.
         rules: What the method said of the network before the first round.
-        hooks: Who looks at rounds, in this order; `use` sets them.
+        hooks: Who looks at rounds, in this order; `use_hooks` sets them.
         print: Prints a line.
 
     Raises:
@@ -162,7 +162,7 @@ class Federation:
         self.rules: list[str] = []
         self.print: Callable[[str], None] = print
         self.rounds = 1  # of the whole experiment, for schedules that end with it
-        self.use([])
+        self.use_hooks([])
         self._scratch_options: tuple[bool | None, CompileMode | None] = channels_last, compile
         self._scratch: LocalModel | None = None
 
@@ -176,7 +176,7 @@ class Federation:
             rounds: How many.
             hooks: Who looks at them.
         """
-        self.use(hooks)
+        self.use_hooks(hooks)
         lines = self.begin(data, rounds)
         for line in [*self.rules, *lines]:
             self.print(line)
@@ -187,7 +187,7 @@ class Federation:
             self.row.update(self.evaluate(data))
             yield dict(self.row)
 
-    def use(self, hooks: Sequence[Hooks]) -> None:
+    def use_hooks(self, hooks: Sequence[Hooks]) -> None:
         """Let `hooks` look at the rounds; an aggregation among them takes the place of the plain one."""
         own = [hook for hook in hooks if isinstance(hook, Aggregation)]
         self.aggregation = own[0] if own else Aggregation()
@@ -257,7 +257,9 @@ class Federation:
 
     def evaluate_batch(self, split: str, batch: Batch) -> Tensor:
         """Add a batch to a split's figures, at theta or where the method says; return the predicted classes [B]."""
-        return self.evaluation.update(split, self.net, batch, self.method.evaluated(self.theta, self.server_state))
+        return self.evaluation.update(
+            split, self.net, batch, self.method.evaluation_params(self.theta, self.server_state)
+        )
 
     def end(self) -> None:
         """Free the scratch networks, and what the clients' states took on the disk."""
@@ -286,7 +288,7 @@ class Federation:
 
     def make_optimizer(self) -> Optimizer:
         """Return the server optimizer over theta; ValueError where the method or the round cannot have it."""
-        exact_for = type(self.method).__name__ if self.method.replaces else None
+        exact_for = type(self.method).__name__ if self.method.assigns_target else None
         return build(self.server_optimizer, self.theta, exact_for)
 
     def make_broadcast(self, round: int) -> Broadcast:
@@ -312,7 +314,7 @@ class Federation:
 
     def use_folder(self, folder: Path) -> None:
         """Let clients' states above their bound in memory live in `folder`."""
-        self.store.use_folder(folder, world()[0])
+        self.store.use_folder(folder, rank_and_size()[0])
 
     def state_dict(self, round: int) -> dict[str, Any]:
         """Return the server's and all clients' states: tensors and numbers only, safe to load."""

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from fedpm_lightning.ranks import all_items, all_sum, world
+from fedpm_lightning.ranks import all_items, all_sum, rank_and_size
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ class OverRanks(Generic[Item]):
         device: torch.device,
     ) -> None:
         self._add, self._tensors, self._device = add, tensors, device
-        self._ordered = ordered and world()[1] > 1
+        self._ordered = ordered and rank_and_size()[1] > 1
         self._held: list[tuple[int, Item, float]] = []
 
     def put(self, client: int, item: Item, weight: float) -> None:

@@ -79,7 +79,7 @@ class Rounds:
             copy.deepcopy(net), method, work.epochs, work.steps, schedule, weighting, loss=loss, l2=l2, **options
         )
         self.witness, self.said, self.round = Witness(), [], 0
-        of.use([*hooks, self.witness])
+        of.use_hooks([*hooks, self.witness])
         of.print, of.rounds = self.said.append, 100
         of.set_up(len(clients))
         of.executor = executor or Sequential()

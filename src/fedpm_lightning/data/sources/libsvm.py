@@ -80,7 +80,7 @@ def load_libsvm(request: DataRequest) -> ArraySet:
     width = declared or max(train.width, test.width, 1)
     cause = f"data.width {width}" if declared else max(train, test, key=lambda part: part.width).widest
     check_memory((len(train.labels) + len(test.labels), width), 8, cause)
-    zero = class_zero(train, test)
+    zero = negative_label(train, test)
     y_train, y_test = (torch.tensor([int(v != zero) for v in part.labels], dtype=torch.int64) for part in (train, test))
     return ArraySet(train.dense(width), y_train, test.dense(width), y_test, num_classes=2)
 
@@ -165,7 +165,7 @@ def _number(text: str, expected: str) -> float:
     return number
 
 
-def class_zero(train: SparseRows, test: SparseRows) -> float:
+def negative_label(train: SparseRows, test: SparseRows) -> float:
     """Return the label that becomes class 0: the smaller one of the two, in {-1,+1}, {0,1}, {1,2} or any other pair.
 
     Raises:

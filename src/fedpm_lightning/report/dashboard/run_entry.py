@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpm_lightning.configuration.keys import flatten
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
 from fedpm_lightning.report.run import Run
-from fedpm_lightning.report.setting import flatten
 
 STILL_GOING_S = 120.0
 """An unfinished run whose files changed within so many seconds counts as still going."""

@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = find_runs(args.paths)
         args.metric = choose_metric(args.metric, runs)
         grids = [build_grid(runs, args.metric, statistic) for statistic in chosen_statistics(args)]
-        put(render(grids, form), args.output)
+        write_output(render(grids, form), args.output)
         if args.plots:
             for file in draw_all(runs, grids[0], args.plots, (args.x,) if args.x else AXES):
                 print(f"drawn: {file}", file=sys.stderr)
@@ -119,7 +119,7 @@ def choose_format(requested: Format | None, output: Path | None) -> Format:
     return _FORMAT_OF[output.suffix]
 
 
-def put(text: str, output: Path | None) -> None:
+def write_output(text: str, output: Path | None) -> None:
     """Write the table to a file, or to the terminal."""
     if output is None:
         sys.stdout.write(text)

@@ -13,7 +13,7 @@ from typing import Any
 from fedpm_lightning.report.plots.style import panel_title, style
 from fedpm_lightning.report.tables.statistic import COLUMN_OF, SCALE_OF
 from fedpm_lightning.report.weights_and_biases.panels import Bar, Curve, Section, sections_for
-from fedpm_lightning.report.weights_and_biases.scope import Scope, any_of
+from fedpm_lightning.report.weights_and_biases.scope import Scope, tag_filters
 
 TABLE = ("summary:final/test/acc", "summary:best/test/acc", "summary:final/test/loss", "tags:__ALL__")
 """Columns of the table of runs, beside the name of the setting."""
@@ -68,7 +68,7 @@ def build_workspace(project: str, title: str, scope: Scope) -> Any:
         for number, section in enumerate(sections_for(scope.measured))
     ]
     run_set = workspaces.RunsetSettings(
-        filters=_filter(any_of(scope)),
+        filters=_filter(tag_filters(scope)),
         groupby=[workspaces.Metric("Group")],
         group_colors={group: style(method)["color"] for group, method in scope.methods.items()},
         pinned_columns=["run:displayName", *TABLE],

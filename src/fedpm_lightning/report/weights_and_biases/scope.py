@@ -95,7 +95,7 @@ def _methods(runs: Sequence[Run]) -> dict[str, str]:
     return {group_name(run): run.label for run in runs}
 
 
-def any_of(scope: Scope) -> list[list[str]]:
+def tag_filters(scope: Scope) -> list[list[str]]:
     """Return lists of tags of which a run carries one each: any of the data sets, any of the splits."""
     return [list(dict.fromkeys(tags)) for tags in zip(*scope.columns.values(), strict=False)]
 
