@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from experiments.test2 import LABELS, validation
+from experiments.test2 import EPOCHS, KNOBS, LABELS, TUNING_ROUNDS, best, validation
 from fedpm_lightning.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
@@ -28,8 +28,14 @@ TABLES: dict[str, list[str]] = {
     "main-final": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "final"],
     "main-best": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "best"],
     "reach": [f"{SMALL}/final-a0.1", "--reach", "0.45"],
+    "larger": [f"{SMALL}/larger-a0.1", "--at", "final"],
+    "full": [f"{SMALL}/full-a0.1", "--at", "final"],
 }
-FIGURES: dict[str, list[str]] = {"test2_small": [f"{SMALL}/final-a0.1"]}
+FIGURES: dict[str, list[str]] = {
+    "test2_small": [f"{SMALL}/final-a0.1"],
+    "test2_small_alpha1": [f"{SMALL}/final-a1"],
+    "test2_larger": [f"{SMALL}/larger-a0.1"],
+}
 
 
 def keep(runs: Path, target: Path) -> None:
@@ -38,12 +44,22 @@ def keep(runs: Path, target: Path) -> None:
         text: dict[str, Any] = json.loads(summary.read_text().replace(f"{summary.parent}/", "").replace(str(runs), ""))
         if not (text.get("finished") or text.get("diverged")):
             continue
-        kept = target / summary.parent.relative_to(runs)
+        kept = target / place(runs, summary.parent)
         kept.mkdir(parents=True, exist_ok=True)
         shutil.copy(summary.parent / "metrics.csv", kept / "metrics.csv")
         text["run_dir"] = text["config"]["run_dir"] = str(kept.relative_to(target))
         text["config"]["data"]["source"] = "SOURCE"
         (kept / "summary.json").write_text(json.dumps(text, indent=1) + "\n")
+
+
+def place(runs: Path, run: Path) -> Path:
+    """Return where a run is kept: settings that did not win on seed 0 stand apart from those that did."""
+    stage, _, alpha = run.parent.name.partition("-a")
+    if stage != "final":
+        return run.relative_to(runs)
+    name, *point = run.name.rpartition("-s")[0].split("-")
+    won = [f"{value:g}" for value in best(runs, name, float(alpha))]
+    return Path(run.parent.name if point == won else f"seen-a{alpha}") / run.name
 
 
 def table(arguments: list[str]) -> str:
@@ -70,18 +86,29 @@ def tuning(folder: Path) -> str:
     return "\n".join(rows) if len(rows) > 2 else "No runs yet."
 
 
-def halves(folder: Path) -> str:
-    """Return the 2 x 2 of local step and mixing, with and without alignment: test accuracy after the last round."""
+def accuracies(folder: Path) -> dict[str, list[float]]:
+    """Return the final test accuracies in %, by label; nan for a run that diverged."""
     found: dict[str, list[float]] = {}
     for summary in sorted(folder.glob("*/summary.json")):
         read = json.loads(summary.read_text())
         accuracy = 100 * read["final"]["test/acc"] if read["finished"] else float("nan")
         found.setdefault(read["method_label"], []).append(accuracy)
+    return found
+
+
+def spread(values: list[float]) -> str:
+    """Return mean ± sample std (n); (0) of nothing. Runs that diverged are counted beside."""
+    there = [value for value in values if value == value]
+    gone = f", {len(values) - len(there)} diverged" if len(there) < len(values) else ""
+    return (f"{mean(there):.2f} ± {stdev(there):.2f} " if len(there) > 1 else "") + f"({len(there)}{gone})"
+
+
+def halves(folder: Path) -> str:
+    """Return the 2 x 2 of local step and mixing, with and without alignment: test accuracy after the last round."""
+    found = accuracies(folder)
 
     def cell(name: str) -> str:
-        values = found.get(LABELS[name], [])
-        spread = f"{mean(values):.2f} ± {stdev(values):.2f} " if len(values) > 1 else ""
-        return f"{spread}({len(values)})"
+        return spread(found.get(LABELS[name], []))
 
     rows = [
         "| local step | mean of the parameters | preconditioned mixing |",
@@ -94,13 +121,64 @@ def halves(folder: Path) -> str:
     return "\n".join(rows)
 
 
+def seen(folder: Path) -> str:
+    """Return the settings that seeds 1 to 6 have met besides those that won: test accuracy after the last round."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for summary in sorted(folder.glob("seen-a*/*/summary.json")):
+        read, (setting, _, seed) = json.loads(summary.read_text()), summary.parent.name.rpartition("-s")
+        value = f"{100 * read['final']['test/acc']:.1f}" if read["finished"] else "diverged"
+        rows.setdefault((summary.parents[1].name.removeprefix("seen-a"), setting), []).append(f"{seed}: {value}")
+    lines = [f"| {alpha} | {setting} | {'; '.join(values)} |" for (alpha, setting), values in rows.items()]
+    return "\n".join(["| alpha | setting | seed: test/acc in % |", "| --- | --- | --- |", *lines]) if lines else "None."
+
+
+def knobs(folder: Path) -> str:
+    """Return one setting at a time around aligned FedPM: validation accuracy over the last three of 15 rounds."""
+    found: dict[str, dict[str, float | None]] = {knob: {} for knob in KNOBS}
+    for run in sorted(folder.glob("*-s*")):
+        knob, _, seed = run.name.rpartition("-s")
+        found[knob][seed] = validation(run)
+    rows = [f"| setting | val/acc in %, rounds {TUNING_ROUNDS - 2} to {TUNING_ROUNDS} | less as tuned, by seed |"]
+    rows.append("| --- | ---: | ---: |")
+    tuned = found["as-tuned"]
+    for knob, runs in found.items():
+        values = [float("nan") if value is None else 100 * value for value in runs.values()]
+        less = [
+            f"{100 * (value - base):+.1f}" if value is not None and (base := tuned.get(seed)) is not None else "–"
+            for seed, value in runs.items()
+        ]
+        rows.append(f"| {knob} | {spread(values)} | {' '.join(less) if knob != 'as-tuned' else ''} |")
+    return "\n".join(rows) if tuned else "No runs yet."
+
+
+def epochs(folder: Path) -> str:
+    """Return the ablation of local epochs at a fixed total of 60: test accuracy after the last round."""
+    stages = {"60 x 1": "epochs1", "30 x 2": "final", "12 x 5": "epochs5"}
+    found = {title: accuracies(folder / f"{stage}-a0.1") for title, stage in stages.items()}
+    rows = [f"| method | {' | '.join(stages)} |", f"| --- |{' ---: |' * len(stages)}"]
+    for label in (LABELS[name] for name in EPOCHS):
+        # the same three seeds in every column
+        rows.append(f"| {label} | {' | '.join(spread(column.get(label, [])[:3]) for column in found.values())} |")
+    return "\n".join(rows)
+
+
+OWN = {
+    "tuning": tuning,
+    "halves": lambda folder: halves(folder / "final-a0.1"),
+    "halves-alpha1": lambda folder: halves(folder / "final-a1"),
+    "seen": seen,
+    "knobs": lambda folder: knobs(folder / "knobs-a0.1"),
+    "epochs": epochs,
+}
+"""Tables that `fedpm compare` has no form for."""
+
+
 def filled(page: str) -> str:
     """Return the page with every table made anew."""
 
     def anew(match: re.Match[str]) -> str:
         name = match[1]
-        made = {"tuning": lambda: tuning(Path(SMALL)), "halves": lambda: halves(Path(SMALL) / "final-a0.1")}
-        text = made[name]() if name in made else table(TABLES[name])
+        text = OWN[name](Path(SMALL)) if name in OWN else table(TABLES[name])
         return f"<!-- {name} -->\n\n{text}\n\n<!-- end -->"
 
     return re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", anew, page, flags=re.DOTALL)

@@ -48,7 +48,7 @@ METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float
     "sgd_mix_aligned": (
         "fedpm_aligned", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
     ),
-    # aligned steps, but every client's own factor, without the shared start, in the mixing
+    # aligned steps, but every client's own factor, without the shared start, in the mixing; on seed 0 alone
     "fedpm_aligned_own": ("fedpm_aligned", MIXED, ("mix_factor=own",), MIXED_LADDER),
 }  # fmt: skip
 LABELS = {
@@ -196,7 +196,8 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, nargs="+")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS))
     given = parser.parse_args()
-    default = {"final": PAPER, "epochs": list(EPOCHS), **{stage: list(cell[0]) for stage, cell in CELLS.items()}}
+    default: dict[str, list[str]] = {"final": PAPER, "halves": list(METHODS)[:-1]}
+    default |= {"epochs": list(EPOCHS), **{stage: list(cell[0]) for stage, cell in CELLS.items()}}
     those = {"epochs": [1, 2, 3], "knobs": [10, 11, 12], **{stage: cell[1] for stage, cell in CELLS.items()}}
     names, seeds = default.get(given.stage, list(METHODS)), those.get(given.stage, [1, 2, 3, 4, 5, 6])
     for alpha in given.alpha:

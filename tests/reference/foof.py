@@ -31,7 +31,7 @@ class Factor:
         """Begin at A_0, which counts as `align` batches."""
         self.start, self.enough_rows, self.dense = A, True, True
 
-    def observe(self, X: Array, n: int, due: bool) -> None:
+    def update(self, X: Array, n: int, due: bool) -> None:
         """Take a batch's rows in."""
         if self.enough_rows and not due:
             return

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from reference.foof import FOOF
+from reference.kfac import KFAC
 from reference.network import Array, probabilities
 from reference.newton import Newton
 from reference.rounds import Method, Problem
@@ -21,10 +22,12 @@ class LocalNewton(Method):
         super().__init__(problem, s)
         self.shared: list[Array] = []
 
-    def train(self, round: int, k: int, theta: Array, shift: Array | float = 0.0) -> tuple[Array, FOOF | Newton]:
+    def train(self, round: int, k: int, theta: Array, shift: Array | float = 0.0) -> tuple[Array, Any]:
         """Return theta_i and the optimizer."""
-        foof, net, eta = self.s.preconditioner == "foof", self.p.net, self.eta(round)
-        own, optimizer = theta, FOOF(net, self.s, eta, self.shared) if foof else Newton(net, self.s, eta)
+        net, eta, kind = self.p.net, self.eta(round), self.s.preconditioner
+        own, optimizer = theta, FOOF(net, self.s, eta, self.shared) if kind == "foof" else KFAC(net, self.s, eta)
+        if kind not in ("foof", "kfac"):
+            optimizer = Newton(net, self.s, eta)
         for x, y in self.batches(k, round):
             own = optimizer.step(own, x, y, shift)
         return own, optimizer
@@ -53,6 +56,8 @@ class FedPM(LocalNewton):
             mean = self.p.mean(own)
             shift = {k: mean - g for k, g in own.items()}
         ends = self.cohort(round, lambda k: self.train(round, k, theta, shift[k]))
+        if self.s.preconditioner == "kfac":
+            return self.mixed_by_products(theta, ends)
         whole = [np.arange(self.p.net.d)[None]]
         places = self.p.net.places if self.s.preconditioner == "foof" else whole
         uploaded = {k: self.uploaded(k, *end) for k, end in ends.items()}
@@ -62,6 +67,15 @@ class FedPM(LocalNewton):
             P = {k: self.shrunk(*own[block]) for k, own in uploaded.items()}
             S2 = self.p.mean({k: (own - theta)[place] @ P[k] for k, (own, _) in ends.items()})
             target[place] += np.linalg.solve(self.p.mean(P), S2.T).T
+        return target
+
+    def mixed_by_products(self, theta: Array, ends: dict[int, tuple[Array, KFAC]]) -> Array:
+        """Return the same for P_i over all entries of a layer's W."""
+        target = theta.copy()
+        for layer, place in enumerate(self.p.net.places):
+            P = {k: optimizer.mixing()[layer] for k, (_, optimizer) in ends.items()}
+            S2 = self.p.mean({k: P[k] @ (own - theta)[place].ravel() for k, (own, _) in ends.items()})
+            target[place] += np.linalg.solve(self.p.mean(P), S2).reshape(place.shape)
         return target
 
     def uploaded(self, k: int, own: Array, optimizer: FOOF | Newton) -> list[tuple[Array, Any]]:

@@ -29,8 +29,13 @@ TOLERANCE = 0.02
 
 
 @contextmanager
-def collect_errors(net: nn.Module, layers: Sequence[Layer]) -> Generator[dict[str, Tensor]]:
-    """Collect E of the layers in `net` whose batch has fewer than d/2 rows, while forward and backward run inside.
+def collect_errors(net: nn.Module, layers: Sequence[Layer], few: bool = True) -> Generator[dict[str, Tensor]]:
+    """Collect E of the layers in `net` while forward and backward run inside.
+
+    Args:
+        net: The network.
+        layers: The layers.
+        few: Leave out layers whose batch has d/2 rows or more.
 
     Yields:
         Layer name -> E [R, out], or [groups, R, out/groups], detached, float32 or wider. Layers that ran several times
@@ -41,20 +46,23 @@ def collect_errors(net: nn.Module, layers: Sequence[Layer]) -> Generator[dict[st
     handles: list[Any] = []
     try:
         for layer in layers:
-            handles.append(net.get_submodule(layer.name).register_forward_hook(_collector(E, calls, layer)))
+            handles.append(net.get_submodule(layer.name).register_forward_hook(_collector(E, calls, layer, few)))
         yield E
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _collector(E: dict[str, Tensor], calls: dict[str, int], layer: Layer) -> Callable[[nn.Module, Any, Tensor], None]:
+def _collector(
+    E: dict[str, Tensor], calls: dict[str, int], layer: Layer, few: bool
+) -> Callable[[nn.Module, Any, Tensor], None]:
     """Return the hook that listens to the gradient of one output of `layer`."""
 
     def hook(module: nn.Module, args: Any, output: Tensor) -> None:
         calls[layer.name] = calls.get(layer.name, 0) + 1
         whole_batch = layer.images is None or layer.images >= len(output)
-        if output.requires_grad and whole_batch and 2 * (output.numel() // layer.out) < layer.d:
+        small = not few or 2 * (output.numel() // layer.out) < layer.d
+        if output.requires_grad and whole_batch and small:
             output.register_hook(keep)
 
     def keep(gradient: Tensor) -> None:
