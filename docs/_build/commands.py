@@ -18,6 +18,9 @@ Exit codes are [listed here](errors.md).
 
 ## fit, validate, test
 
+`--help` lists the keys in groups, `--help all` those of Lightning's Trainer too; `--help KEY` tells one key and the classes that it takes,
+`--help CLASS` (`--help FedPM`, `--help my_module.MyMethod`) the keys of one class.
+
 `fedpm fit` takes [the configuration keys](configuration.md) and any number of `--config FILE`. `--run_dir FOLDER` alone goes on with the run
 in that folder; `validate` and `test` take the same words and evaluate the folder's best checkpoint. `fedpm fit --config FILE
 --print_config` prints the complete configuration and ends.

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from shutil import get_terminal_size
 
 HELP = """usage: fedpm COMMAND ...
 
@@ -69,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     module = COMMANDS[words[0]]
     sys.path.append(os.getcwd())  # a method of one's own may lie in the folder where the command is typed
     try:
+        if module in _CONFIGURED and (topics := topics_asked(words)) is not None:
+            return explain(words[0], topics)
         if module in _CONFIGURED and not check(words):
             return 2
         run: Callable[[list[str]], int] = import_module(module).main
@@ -76,6 +79,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while the libraries were loading, or where a command has nothing to put in order
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def topics_asked(words: Sequence[str]) -> list[str] | None:
+    """Return what a command line asks help on; None where it asks for none."""
+    if not any("help" in word or word == "-h" for word in words):
+        return None
+    from fedpm_lightning.configuration.help import topics_of
+
+    return topics_of(words[1:])
+
+
+def explain(command: str, topics: Sequence[str]) -> int:
+    """Print help on a command, or on keys and classes; torch is not loaded."""
+    from fedpm_lightning.configuration.errors import ConfigurationError
+    from fedpm_lightning.configuration.help import answer
+
+    try:
+        print(answer(command, topics, get_terminal_size((110, 24)).columns), end="")
+    except ConfigurationError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def check(words: Sequence[str]) -> bool:
@@ -86,7 +111,7 @@ def check(words: Sequence[str]) -> bool:
     try:
         read(["fit" if words[0] == "partition" else words[0], *words[1:]])
     except ConfigurationError as error:
-        print(f"error: {error}\nfedpm {words[0]} --help lists every key.", file=sys.stderr)
+        print(f"error: {error}\nfedpm {words[0]} --help lists the keys", file=sys.stderr)
         return False
     return True
 

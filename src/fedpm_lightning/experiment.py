@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import yaml
@@ -41,8 +41,9 @@ from fedpm_lightning.checkpoints.restart import (
 from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS, TRAINER_DEFAULTS
 from fedpm_lightning.configuration.parser import ShortErrorParser, shorten
-from fedpm_lightning.configuration.read import EXPERIMENT_KEYS, Configuration, read
+from fedpm_lightning.configuration.read import Configuration, read
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.module import FederatedModule
@@ -50,14 +51,6 @@ from fedpm_lightning.settings import as_list, check_values, default_label, measu
 from fedpm_lightning.threads import choose_threads, has_bf16
 from fedpm_lightning.wandb_logger import agents_run_dir, prepare_loggers, sweep_tags, under_agent
 
-TRAINER_DEFAULTS: dict[str, Any] = {
-    "logger": False,
-    "devices": 1,
-    "log_every_n_steps": 1,
-    "num_sanity_val_steps": -1,  # a full evaluation of theta_0, once, before the first round
-    "use_distributed_sampler": False,
-    "enable_model_summary": False,
-}
 USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
 
 
@@ -66,15 +59,8 @@ class FedpmCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the experiment's own keys and derive the linked ones."""
-        parser.add_argument("--rounds", type=int, default=100, help=EXPERIMENT_KEYS["rounds"])
-        parser.add_argument("--experiment", type=str, default="experiment", help=EXPERIMENT_KEYS["experiment"])
-        parser.add_argument("--label", type=str | None, default=None, help=EXPERIMENT_KEYS["label"])
-        parser.add_argument("--run_dir", type=str | None, default=None, help=EXPERIMENT_KEYS["run_dir"])
-        resume = Literal["auto", "never", "must"]
-        parser.add_argument("--resume", type=resume, default="auto", help=EXPERIMENT_KEYS["resume"])
-        parser.add_argument("--checkpoint_every", type=int, default=1, help=EXPERIMENT_KEYS["checkpoint_every"])
-        parser.add_argument("--threads", type=int | None, default=None, help=EXPERIMENT_KEYS["threads"])
-        parser.add_argument("--grace_s", type=float, default=20.0, help=EXPERIMENT_KEYS["grace_s"])
+        for name, own in EXPERIMENT_KEYS.items():
+            parser.add_argument(f"--{name}", type=own.type, default=own.default, help=own.help)
         parser.link_arguments("rounds", "trainer.max_epochs")
         parser.link_arguments("seed_everything", "model.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -297,22 +283,17 @@ def command_line(cli: type[FedpmCLI], configuration: Configuration) -> FedpmCLI:
         parser_class=ShortErrorParser,
         parser_kwargs={"allow_abbrev": False, **parser_kwargs},
         trainer_defaults=TRAINER_DEFAULTS,
-        seed_everything_default=0,
+        seed_everything_default=LIGHTNING_KEYS["seed_everything"].default,
         save_config_callback=None,
         auto_configure_optimizers=False,
         load_from_checkpoint_support=False,
     )
 
 
-def parser_input(configuration: Configuration) -> Any:
-    """Return what jsonargparse reads: the mapping, or a command line that asks for help."""
-    command, options = configuration.command, configuration.print_options
-    words = [word for option in options if option[0] != "print_config" for word in _as_words(*option)]
-    return [command, *words] if words else {"subcommand": command, command: configuration.values}
-
-
-def _as_words(name: str, value: str) -> list[str]:
-    return ["--help"] if name in {"h", "help"} else [f"--{name}", *([] if value == "true" else [value])]
+def parser_input(configuration: Configuration) -> dict[str, Any]:
+    """Return what jsonargparse reads."""
+    command = configuration.command
+    return {"subcommand": command, command: configuration.values}
 
 
 def parse(argv: Sequence[str]) -> Any:

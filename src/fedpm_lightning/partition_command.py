@@ -73,6 +73,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         0; 1 where a value is out of range or the data are missing, 2 where the command line is wrong.
     """
     arguments = list(sys.argv[2:] if argv is None else argv)
-    if {"-h", "--help"} & set(arguments):
-        print("fedpm partition takes the options of fedpm fit, listed below (model.* may be left out), and --output.\n")
     return run(["fit", *arguments], PartitionCLI)

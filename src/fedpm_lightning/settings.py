@@ -6,8 +6,8 @@ from typing import Any, cast
 
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.parser import check_nulls
-from fedpm_lightning.configuration.read import EXPERIMENT_KEYS, NULLABLE
 from fedpm_lightning.data.federated import FederatedData, data_root
 from fedpm_lightning.data.sources import has_test_part
 from fedpm_lightning.round.federation import Federation
@@ -20,8 +20,8 @@ def check_values(settings: Any, composed: Composition) -> None:
         ConfigurationError: If a value is null that takes no null: it would escape every range check.
         ValueError: If a value is out of range.
     """
-    for key in (*EXPERIMENT_KEYS, "seed_everything"):
-        if settings.get(key) is None and key not in NULLABLE:
+    for key, own in (EXPERIMENT_KEYS | {"seed_everything": LIGHTNING_KEYS["seed_everything"]}).items():
+        if settings.get(key) is None and not own.nullable:
             raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
     check_nulls(settings, {"model": Federation, "data": FederatedData}, composed)
     if settings.rounds < 1:

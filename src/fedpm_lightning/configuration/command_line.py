@@ -20,7 +20,7 @@ FILE = "config"
 _ORDER = [key for key, spec in CLASSES.items() if not spec.many or key == "trainer.logger"]
 """Options that choose a class: its arguments can only follow. Of a list's classes the order is as typed."""
 
-FLAGS = {"help": "true", "h": "true", "print_config": "true", "overwrite": "true"}
+FLAGS = {"print_config": "true", "overwrite": "true"}
 """Options that need no value."""
 
 

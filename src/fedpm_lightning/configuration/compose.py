@@ -6,6 +6,7 @@ force unsaid; arguments alone lie over what is there. A method begins its label 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -172,11 +173,16 @@ def _named(key: str, value: Any) -> Any:
     known = choices(spec.modules, spec.base)
     spelled = {_bare(name): path for name, path in reversed(known.items())}
     if _bare(value) not in spelled:
-        raise ConfigurationError(
-            f"{key}: there is no class {value!r}; choose one of {', '.join(sorted(known))}, "
-            "or give the dotted path of your own class"
-        )
+        raise ConfigurationError(f"{key}: there is no class {value!r}; {_instead(key, value, sorted(known))}")
     return {"class_path": spelled[_bare(value)]}
+
+
+def _instead(key: str, value: str, known: list[str]) -> str:
+    """Return what may have been meant, and where the choices are: here if they are few."""
+    close = difflib.get_close_matches(_bare(value), [_bare(name) for name in known], n=1, cutoff=0.6)
+    meant = [f"did you mean {name}?" for name in known if close == [_bare(name)]]
+    few = f"choose one of {', '.join(known)}" if sum(map(len, known)) < 250 else f"fedpm fit --help {key} lists them"
+    return " Or ".join([*meant, f"{few}, or give the dotted path of your own class"])
 
 
 def _has_default(key: str) -> bool:

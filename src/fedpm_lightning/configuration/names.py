@@ -115,28 +115,52 @@ def derives_from(source: Source, base: str) -> bool:
     return any(name == base or (found is not None and derives_from(found, base)) for name, found in parents(source))
 
 
+class Parameter(NamedTuple):
+    """An argument of a class, as its source has it.
+
+    Attributes:
+        name: Its name.
+        hint: Its annotation; None without one.
+        default: Its default; None where it must be given.
+        source: The class whose `__init__`, or dataclass, says so.
+    """
+
+    name: str
+    hint: ast.expr | None
+    default: ast.expr | None
+    source: Source
+
+
 @cache
 def arguments(path: str) -> tuple[str, ...] | None:
     """Return the arguments of the class at a dotted path; None where the source does not tell."""
     source = find_class(path)
-    return None if source is None else _arguments(source)
+    found, more = parameters(source) if source is not None else ((), True)
+    return None if more else tuple(one.name for one in found)
 
 
-def _arguments(source: Source) -> tuple[str, ...] | None:
+def parameters(source: Source) -> tuple[tuple[Parameter, ...], bool]:
+    """Return the arguments of a class, and whether there are others that its source does not tell."""
     node = source.node
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-            given = item.args
-            if given.vararg or given.kwarg:
-                return None
-            return tuple(arg.arg for arg in (*given.posonlyargs, *given.args, *given.kwonlyargs))[1:]
+            return tuple(_of_function(item.args, source)), bool(item.args.vararg or item.args.kwarg)
     above = [found for _, found in parents(source)]
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
-        own = [item.target.id for item in node.body if isinstance(item, ast.AnnAssign)
-               and isinstance(item.target, ast.Name) and "ClassVar" not in ast.unparse(item.annotation)]  # fmt: skip
-        inherited = [_arguments(found) or () for found in above if found is not None and found.node.decorator_list]
-        return (*(name for names in inherited for name in names), *own)
-    return _arguments(above[0]) if above and above[0] is not None else None
+        own = [Parameter(item.target.id, item.annotation, item.value, source) for item in node.body
+               if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+               and "ClassVar" not in ast.unparse(item.annotation)]  # fmt: skip
+        inherited = [parameters(found)[0] for found in above if found is not None and found.node.decorator_list]
+        return (*(one for several in inherited for one in several), *own), False
+    return parameters(above[0]) if above and above[0] is not None else ((), True)
+
+
+def _of_function(given: ast.arguments, source: Source) -> Iterator[Parameter]:
+    """Yield what a method takes after `self`."""
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [*[None] * (len(positional) - len(given.defaults)), *given.defaults, *given.kw_defaults]
+    for arg, default in list(zip([*positional, *given.kwonlyargs], defaults, strict=True))[1:]:
+        yield Parameter(arg.arg, arg.annotation, default, source)
 
 
 @cache

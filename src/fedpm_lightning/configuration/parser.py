@@ -30,7 +30,7 @@ class ShortErrorParser(LightningArgumentParser):
         """Print the message and where the key stands; leave with exit code 2."""
         sys.stderr.write(
             f"error: {_place(message, self.composed)}{required(shorten(message), self.composed)}\n"
-            f"fedpm {self.command} --help lists every key.\n"
+            f"fedpm {self.command} --help lists the keys\n"
         )
         raise SystemExit(2)
 

@@ -11,28 +11,11 @@ from typing import Any, cast
 from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
 from fedpm_lightning.configuration.compose import Composition, get_key
 from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.experiment_keys import DEFAULTS, EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
 from fedpm_lightning.configuration.names import arguments, choices
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
-
-DEFAULTS = {"data": {"partition": {"class_path": "fedpm_lightning.data.Dirichlet", "init_args": {"alpha": 0.1}}}}
-EXPERIMENT_KEYS = {
-    "rounds": "communication rounds",
-    "experiment": "first part of the run's name",
-    "label": "the method's name in tables",
-    "run_dir": "the run's folder (default: runs/<experiment>-<label>-s<seed>-<time>)",
-    "resume": "go on from run_dir's last checkpoint: when there is one, never, or fail without one",
-    "checkpoint_every": "rounds between two checkpoints",
-    "grace_s": "seconds a round may take after a signal",
-    "threads": "threads on the CPU (default: $OMP_NUM_THREADS, else 1 for a small network, else the cores)",
-}
-"""Keys of the experiment itself, with their help."""
-
-NULLABLE = ("label", "run_dir", "threads")
-"""Those of them that may be null."""
-
-_LIGHTNING_KEYS = ("seed_everything", "ckpt_path", "weights_only", "verbose", "output")
 
 
 @dataclass(frozen=True)
@@ -42,7 +25,7 @@ class Configuration:
     Attributes:
         command: fit, validate or test.
         composed: The mapping, and who said what.
-        print_options: Options that ask for something to be printed: help, print_config.
+        print_options: Options that ask for something to be printed: print_config.
     """
 
     command: str
@@ -66,13 +49,9 @@ def read(argv: Sequence[str]) -> Configuration:
     """
     command, words = argv[0], list(argv[1:])
     pairs = in_order(words)
-    print_options = tuple(
-        (name, value) for name, value in pairs if name == "print_config" or name.split(".")[-1] in {"h", "help"}
-    )
+    print_options = tuple(pair for pair in pairs if pair[0] == "print_config")
     composed = Composition()
     composed.add_layer(DEFAULTS, "the defaults")
-    if any(name != "print_config" for name, _ in print_options):
-        return Configuration(command, composed, print_options)
     for file in _recorded_config(command, words):
         composed.add_layer(read_file(file), str(file))
     for name, value in pairs:
@@ -134,7 +113,7 @@ def check_names(composed: Composition) -> None:
     Raises:
         ConfigurationError: Naming the key, where it stands, and the keys that there are.
     """
-    own = (*EXPERIMENT_KEYS, *_LIGHTNING_KEYS, *BRANCHES)
+    own = (*EXPERIMENT_KEYS, *LIGHTNING_KEYS, *BRANCHES)
     for key, value in composed.values.items():
         if key not in own:
             raise _unknown(composed, key, own, "fedpm")

@@ -42,7 +42,7 @@ class FederatedData(LightningDataModule):
         source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, or a LIBSVM
             file (its test part is <file>.t, if there is one).
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.
-        num_clients: N.
+        num_clients: Number of clients, N.
         participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
         clients_per_round: |S_t| as a number, instead of `participation`; with neither, all clients take part.
         partition: How samples are spread over clients; null is Dirichlet(alpha=0.1).

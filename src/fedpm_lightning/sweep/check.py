@@ -103,7 +103,7 @@ def parsed(words: Sequence[str]) -> Any:
     except ValueError as error:
         raise SweepError(str(error)) from None
     except SystemExit:
-        text = output.getvalue().replace("fedpm fit --help lists every key.", "").strip()
+        text = output.getvalue().replace("fedpm fit --help lists the keys", "").strip()
         raise SweepError(text.removeprefix("error: ")) from None
 
 

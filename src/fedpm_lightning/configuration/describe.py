@@ -1,0 +1,158 @@
+"""What a class takes, in words: its keys with type, default and meaning, read off its source. Nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+import docstring_parser
+
+from fedpm_lightning.configuration.names import (
+    Parameter,
+    Source,
+    derives_from,
+    find_class,
+    imported,
+    module_tree,
+    parameters,
+    parents,
+)
+
+
+class Key(NamedTuple):
+    """A key as help and the reference show it.
+
+    Attributes:
+        name: Its name.
+        type: Its type, as a user would write it: `int or null`.
+        default: Its default, as YAML has it; None where it must be given.
+        help: What it decides.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    help: str
+
+
+_SUPPLIED = ("params",)
+"""Arguments of an optimizer that no user sets."""
+
+
+@cache
+def keys(path: str) -> tuple[Key, ...]:
+    """Return the keys of the class at a dotted path; none where there is no source."""
+    source = find_class(path)
+    if source is None:
+        return ()
+    given = _SUPPLIED if derives_from(source, "Optimizer") else ()
+    return tuple(_key(one) for one in parameters(source)[0] if one.name not in given)
+
+
+def takes_more(path: str) -> bool:
+    """Whether a class takes other keys too, which its source does not tell (`**kwargs`)."""
+    source = find_class(path)
+    return source is None or parameters(source)[1]
+
+
+def summary(path: str) -> str:
+    """Return the first paragraph of a class's docstring in one line."""
+    source = find_class(path)
+    text = (ast.get_docstring(source.node) or "") if source is not None else ""
+    return _one_line(text.split("\n\n")[0])
+
+
+def _key(one: Parameter) -> Key:
+    default = None if one.default is None else in_yaml(one.default, one.source.module)
+    return Key(one.name, in_words(one.hint, one.source.module), default, _meanings(one.source).get(one.name, ""))
+
+
+@cache
+def _meanings(source: Source) -> dict[str, str]:
+    """Return argument -> what the docstrings of a class, its `__init__` and the classes above it say of it."""
+    above = [_meanings(found) for _, found in parents(source) if found is not None]
+    texts = [ast.get_docstring(source.node), *(ast.get_docstring(item) for item in source.node.body
+             if isinstance(item, ast.FunctionDef) and item.name == "__init__")]  # fmt: skip
+    own = {name: _one_line(meaning) for text in texts if text for name, meaning in _documented(text)}
+    return {name: text for meanings in above for name, text in meanings.items()} | own
+
+
+def _documented(text: str) -> list[tuple[str, str]]:
+    """Return (argument, meaning) of a Google docstring; none of one that is malformed, as somebody's own may be."""
+    try:
+        parsed = docstring_parser.parse(text, docstring_parser.Style.GOOGLE)
+    except docstring_parser.ParseError:
+        return []
+    return [(one.arg_name, one.description or "") for one in parsed.params]
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).replace("``", "`").strip()
+
+
+def in_yaml(node: ast.expr, module: str) -> str:
+    """Return a default as it would stand in YAML."""
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        named = _assigned(ast.unparse(node), module)
+        return in_yaml(*named) if named is not None else ast.unparse(node)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(list(value) if isinstance(value, tuple) else value) or "''"
+
+
+def in_words(hint: ast.expr | None, module: str) -> str:
+    """Return a type hint as a user would write the value."""
+    if hint is None:
+        return "any"
+    if isinstance(hint, ast.Constant) and isinstance(hint.value, str):  # a hint in quotes
+        return in_words(ast.parse(hint.value, mode="eval").body, module)
+    words = list(dict.fromkeys(_words(hint, module)))
+    return " or ".join([*(word for word in words if word != "null"), *(word for word in words if word == "null")])
+
+
+def _words(hint: ast.expr, module: str) -> Iterator[str]:
+    """Yield the alternatives of a type hint."""
+    if isinstance(hint, ast.BinOp):
+        yield from (*_words(hint.left, module), *_words(hint.right, module))
+    elif isinstance(hint, ast.Subscript):
+        yield from _subscripted(ast.unparse(hint.value).rpartition(".")[2], hint.slice, module)
+    elif isinstance(hint, ast.Constant):
+        yield "null" if hint.value is None else str(hint.value)
+    else:
+        named = _assigned(ast.unparse(hint), module)
+        yield from _words(*named) if named is not None else (ast.unparse(hint).rpartition(".")[2],)
+
+
+def _subscripted(outer: str, inner: ast.expr, module: str) -> Iterator[str]:
+    """Yield the alternatives of `outer[inner]`."""
+    parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+    if outer in {"Union", "Optional", "Annotated"}:
+        for part in parts[:1] if outer == "Annotated" else parts:
+            yield from _words(part, module)
+        yield from ("null",) if outer == "Optional" else ()
+    elif outer == "Literal":
+        yield ", ".join("null" if (value := ast.literal_eval(part)) is None else str(value) for part in parts)
+    elif outer == "Callable":
+        yield f"class of {in_words(parts[-1], module)}"
+    else:
+        shown = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
+        yield f"{outer.lower()} of {', '.join(in_words(part, module) for part in shown)}"
+
+
+@cache
+def _assigned(name: str, module: str, depth: int = 4) -> tuple[ast.expr, str] | None:
+    """Return what a module, or the one it imports the name from, assigns to a name, and that module; None for none."""
+    tree = module_tree(module)
+    for node in tree.body if tree is not None else ():
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return None if node.value is None or isinstance(node.value, ast.Call) else (node.value, module)
+    origin = imported(module).get(name) if tree is not None else None
+    return _assigned(origin.rpartition(".")[2], origin.rpartition(".")[0], depth - 1) if origin and depth else None

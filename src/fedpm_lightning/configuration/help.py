@@ -1,0 +1,228 @@
+"""`fedpm fit --help`: the experiment's keys in groups; `--help all`, `--help KEY`, `--help CLASS` tell the rest.
+
+Read off the sources like the reference of the documentation, so that it answers at once and says the same.
+"""
+
+from __future__ import annotations
+
+import difflib
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from fedpm_lightning.configuration.describe import Key, keys, summary, takes_more
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.every_key import every_key
+from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
+from fedpm_lightning.configuration.keys import CLASSES
+from fedpm_lightning.configuration.names import choices, find_class
+
+HEADS = {
+    "fit": (
+        "usage: fedpm fit [--config NAME_OR_FILE ...] [--KEY VALUE ...]",
+        "Run an experiment. Files lie over each other in their order, options over files; the last one wins.",
+        "fedpm fit --config quickstart --config method/fedavg --data.partition.alpha 1.0 --run_dir runs/mine",
+        "fedpm fit --run_dir runs/mine                 goes on with the run in that folder",
+        "fedpm fit --config quickstart --print_config  prints the complete configuration",
+    ),
+    "validate": (
+        "usage: fedpm validate --run_dir runs/NAME [--KEY VALUE ...]",
+        "Evaluate a run's best checkpoint on the validation and test split. It takes the keys of fedpm fit.",
+    ),
+    "test": (
+        "usage: fedpm test --run_dir runs/NAME [--KEY VALUE ...]",
+        "Evaluate a run's best checkpoint on the test split. It takes the keys of fedpm fit.",
+    ),
+    "partition": (
+        "usage: fedpm partition [--config NAME_OR_FILE ...] [--KEY VALUE ...] [--output FOLDER]",
+        "Split the data as fedpm fit would and print who holds what. It takes the keys of fedpm fit; the model may be "
+        "left out.",
+        "fedpm partition --config quickstart --data.partition.alpha 1.0 --output split",
+    ),
+}
+"""Command -> its usage, what it does, examples."""
+
+GROUPS = {
+    "the run": ("seed_everything", *EXPERIMENT_KEYS),
+    "data": ("data.name", "data.source"),
+    "heterogeneity: who holds which samples, and who takes part in a round": (
+        "data.num_clients", "data.participation", "data.clients_per_round", "data.partition",
+    ),
+    "the network and its local work": (
+        "model.net", "model.local_epochs", "model.local_steps", "model.lr_schedule", "model.loss", "model.l2",
+        "model.buffer_policy",
+    ),
+    "the method; its arguments are --model.method.KEY": ("model.method", "model.weighting", "model.server_optimizer"),
+    "how rounds run": ("model.executor",),
+    "Lightning's Trainer: the usual ones": (
+        "trainer.accelerator", "trainer.devices", "trainer.precision", "trainer.logger", "trainer.callbacks",
+        "trainer.max_time", "trainer.check_val_every_n_epoch", "trainer.enable_progress_bar", "trainer.deterministic",
+    ),
+}  # fmt: skip
+"""Title -> keys; others of data and model come last in `data` and in `how rounds run`."""
+
+_REST = {"data": "data", "how rounds run": "model"}
+_SHOWN = {
+    "validate": {"run_dir", "ckpt_path", "verbose", "data", "trainer"},
+    "test": {"run_dir", "ckpt_path", "verbose", "data", "trainer"},
+    "partition": {"seed_everything", "output", "data"},
+}
+"""Command -> keys and branches that it shows; `fit` shows all."""
+_MORE = """more
+  --help all      every key at full length, Lightning's included
+  --help method   the methods; likewise net, partition, preconditioner, callbacks, logger, ...
+  --help FedPM    the keys of one class; also of your own: --help my_module.MyMethod
+  fedpm configs   the configurations that ship, by name"""
+
+
+def answer(command: str, topics: Sequence[str], columns: int = 110) -> str:
+    """Return what `fedpm COMMAND --help TOPICS` prints.
+
+    Args:
+        command: fit, validate, test or partition.
+        topics: Nothing, `all`, a key, a class, or a key and a class.
+        columns: Width of the terminal.
+
+    Raises:
+        ConfigurationError: If a topic is neither a key nor a class, with what may have been meant.
+    """
+    if not topics or list(topics) == ["all"]:
+        return overview(command, bool(topics), columns)
+    key = _key_named(topics[0])
+    if len(topics) == 1 and key is not None:
+        return of_key(key, columns)
+    if len(topics) > 1 and key not in CLASSES:
+        raise ConfigurationError(f"{topics[0]} names no class; say fedpm {command} --help KEY, CLASS, or KEY CLASS")
+    path = _class_named(topics[-1], key)
+    if path is not None:
+        return of_class(path, columns)
+    known = [*_classes(key), *(name.rpartition(".")[2] for name in every_key())]
+    close = difflib.get_close_matches(topics[-1], known, n=1, cutoff=0.6)
+    raise ConfigurationError(
+        f"{topics[-1]} is neither a key nor a class{f'; did you mean {close[0]}?' if close else ''}\n"
+        f"fedpm {command} --help lists the keys"
+    )
+
+
+def overview(command: str, everything: bool, columns: int) -> str:
+    """Return the keys in groups, a line each; with `everything`, Lightning's too, at full length."""
+    usage, what, *examples = HEADS[command]
+    parts = [
+        f"{usage}\n\n{textwrap.fill(what, columns)}",
+        *(["\n".join(f"  {e}" for e in examples)] if examples else []),
+    ]
+    for title, names in _groups(command, everything).items():
+        line = _row if everything else _short_row
+        rows = [line(name, every_key()[name], columns) for name in names]
+        parts.append("\n".join([title, *rows]))
+    return "\n\n".join([*parts, _MORE]) + "\n"
+
+
+def _groups(command: str, everything: bool) -> dict[str, list[str]]:
+    """Return title -> the keys that a command shows."""
+    placed = {name for names in GROUPS.values() for name in names}
+    groups = {title: [*names, *(k for k in every_key() if k not in placed and k.startswith(f"{_REST.get(title)}."))]
+              for title, names in GROUPS.items()}  # fmt: skip
+    if everything:
+        rest = [k for k in every_key() if k.startswith("trainer.") and k not in placed]
+        return {**groups, "Lightning's Trainer: all others": rest, "of one command": list(LIGHTNING_KEYS)[1:]}
+    shown = _SHOWN.get(command)
+    if shown is not None:
+        groups["the run"] = [k for k in (*EXPERIMENT_KEYS, *LIGHTNING_KEYS) if k in shown]
+        groups = {title: [k for k in names if k.partition(".")[0] in shown] for title, names in groups.items()}
+    return {title: names for title, names in groups.items() if names}
+
+
+def of_key(name: str, columns: int) -> str:
+    """Return one key with its type, default and meaning, and the classes that it takes."""
+    key = every_key().get(name)
+    head = f"--{name}" if key is None else _row(name, key, columns)
+    known = _classes(name) if name in CLASSES else {}
+    if not known:
+        return f"{head}\n"
+    width = max(len(one) for one in known) + 2
+    rows = [f"  {one:{width}}{summary(path)}"[:columns].rstrip() for one, path in known.items()]
+    own = f"  or the dotted path of a class of your own: --{name} my_module.MyClass"
+    return (
+        "\n".join([head, "", "one of", *rows, own, "", f"fedpm fit --help {next(iter(known))} lists the keys of one"])
+        + "\n"
+    )
+
+
+def of_class(path: str, columns: int) -> str:
+    """Return a class's keys, each with its meaning at full length."""
+    name = path.rpartition(".")[2]
+    holders = [key for key, spec in CLASSES.items() if spec.base and path in choices(spec.modules, spec.base).values()]
+    how = [f"  --{key}{'+' if CLASSES[key].many else ''} {name}" for key in holders]
+    rows = [_row(f"{next(iter(holders), '...')}.{key.name}", key, columns) for key in keys(path)]
+    if takes_more(path):
+        rows.append("  and others, which its source does not tell")
+    head = textwrap.fill(f"{name} ({path}): {summary(path)}", columns)
+    return "\n".join([head, "", *how, *(rows or ["  it has no keys"])]) + "\n"
+
+
+def _row(name: str, key: Key, columns: int) -> str:
+    """Return a key's name and default, and below them its meaning and type at full length."""
+    whole = textwrap.wrap(f"{key.help} [{key.type}]".strip(), max(columns - 8, 40))
+    return "\n".join([_left(name, key), *(f"        {line}" for line in whole)])
+
+
+def _short_row(name: str, key: Key, columns: int) -> str:
+    """Return a key in one line: name, default, the first sentence of its meaning and the classes it takes."""
+    left = f"{_left(name, key):40}  "
+    text = key.help.split(". ")[0].rstrip(".")
+    spec = CLASSES.get(name)
+    if spec is not None and len(spec.modules) == 1 and not spec.many:
+        text += f": {', '.join(choices(spec.modules, spec.base))}"
+    room = max(columns - len(left), 1)
+    return left + (text if len(text) <= room else text[: room - 1] + "…")
+
+
+def _left(name: str, key: Key) -> str:
+    return f"  --{name} {'(needed)' if key.default is None else key.default}"
+
+
+def _key_named(word: str) -> str | None:
+    """Return the key of that name, or of that last part."""
+    known = [*CLASSES, *every_key()]
+    bare = word.lstrip("-")
+    return next((key for key in known if key == bare), None) or next(
+        (key for key in known if key.rpartition(".")[2] == bare), None
+    )
+
+
+def _classes(key: str | None) -> dict[str, str]:
+    """Return bare name -> path of the classes that a key takes; of all keys for None."""
+    specs = [CLASSES[key]] if key in CLASSES else CLASSES.values()
+    found: dict[str, str] = {}
+    for spec in specs:
+        found = {**choices(spec.modules, spec.base), **found} if spec.base else found
+    return found
+
+
+def _class_named(word: str, key: str | None) -> str | None:
+    if "." in word:
+        return word if find_class(word) is not None else None
+    spelled = {_bare(name): path for name, path in _classes(key).items()}
+    return spelled.get(_bare(word))
+
+
+def _bare(name: str) -> str:
+    return name.lower().replace("_", "")
+
+
+def topics_of(words: Iterable[str]) -> list[str] | None:
+    """Return what a command line asks help on; None where it asks for none.
+
+    `--help`, `-h` and `--help TOPIC ...` do, and `--KEY.help CLASS`, as Lightning's commands spell it.
+    """
+    words = list(words)
+    for place, word in enumerate(words):
+        name, joined, value = word.partition("=")
+        if name in {"-h", "--help"} or (name.startswith("--") and name.endswith(".help")):
+            after = [value] if joined else []
+            for other in words[place + 1 :]:
+                if other.startswith("-"):
+                    break
+                after.append(other)
+            return after if name in {"-h", "--help"} else [name[2 : -len(".help")], *after]
+    return None
