@@ -14,7 +14,7 @@ from PIL import Image
 from fedpm_lightning.configuration.keys import KNOWN_DATA
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
-from fedpm_lightning.data.sources import LOADERS, load
+from fedpm_lightning.data.sources import LOADERS, WITH_COLUMNS, load
 from fedpm_lightning.data.sources.decode import decode_images
 from fedpm_lightning.data.sources.hugging_face import HubSet
 
@@ -315,4 +315,4 @@ def test_digits(read):
 
 def test_the_sets_whose_source_is_only_a_place_are_the_named_ones():
     """`configuration` keeps the names apart, so that reading a configuration does not load torch."""
-    assert set(LOADERS) - {"libsvm"} == KNOWN_DATA
+    assert set(LOADERS) - {"libsvm", *WITH_COLUMNS} == KNOWN_DATA

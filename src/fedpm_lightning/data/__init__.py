@@ -10,6 +10,7 @@ from fedpm_lightning.data.partitions.base import IID, InOrder, Natural, Partitio
 from fedpm_lightning.data.partitions.dirichlet import Dirichlet, DirichletClients, QuantitySkew
 from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.partitions.skew import FeatureShift, Shards
+from fedpm_lightning.data.sources.tables import from_frames
 from fedpm_lightning.errors import BrokenDataError, MissingDataError
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "QuantitySkew",
     "ResidentClient",
     "Shards",
+    "from_frames",
 ]

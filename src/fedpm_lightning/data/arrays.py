@@ -29,6 +29,8 @@ class DataRequest:
         root: Folder for downloads and decoded copies.
         group_column: The source's column of client ids, or None.
         width: Number of features of a LIBSVM file, or None to follow the set.
+        label_column: The column of classes of a table or a Hugging Face set, or None for its usual name.
+        input_columns: Their columns of inputs, or None for all others.
     """
 
     name: str
@@ -36,6 +38,8 @@ class DataRequest:
     root: Path
     group_column: str | None = None
     width: int | None = None
+    label_column: str | None = None
+    input_columns: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedpm_lightning.data.partitions.dirichlet import Dirichlet
 from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
 from fedpm_lightning.data.resident import EvalLoader, Resident, RoundLoader
-from fedpm_lightning.data.sources import check_effect, load
+from fedpm_lightning.data.sources import check_columns, check_effect, load
 from fedpm_lightning.rng import sample_cohort
 from fedpm_lightning.types import ClientData, Cohort
 
@@ -37,10 +37,11 @@ class FederatedData(LightningDataModule):
 
     Args:
         name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; a9a, w8a or libsvm
-            (LIBSVM text); any name for a set that `source` locates; or the import path of a function or class of your
-            own, my_package.my_module.my_loader, that returns the data (docs/data.md).
-        source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, or a LIBSVM
-            file (its test part is <file>.t, if there is one).
+            (LIBSVM text); csv (a table); hf (columns of a Hugging Face set); any name for a set that `source` locates;
+            or the import path of a function or class of your own, my_package.my_module.my_loader, that returns the
+            data (docs/data.md).
+        source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, a LIBSVM
+            file (its test part is <file>.t, if there is one), or a CSV file or a folder of train.csv and test.csv.
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.
         num_clients: Number of clients, N.
         participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
@@ -56,6 +57,8 @@ class FederatedData(LightningDataModule):
         limit_test: Use a class-balanced subset of so many test samples.
         seed: Seed of hold-out, partition, cohorts and batches.
         width: Number of features of a LIBSVM file; null is that of the named set, or else the largest index.
+        label_column: Column of the classes, for csv and hf; null is label (hf: or fine_label, labels).
+        input_columns: Columns of the inputs, for csv and hf; null is all others (hf: or the column of images).
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -79,6 +82,8 @@ class FederatedData(LightningDataModule):
         limit_test: int | None = None,
         seed: int = 0,
         width: int | None = None,
+        label_column: str | None = None,
+        input_columns: list[str] | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -99,11 +104,13 @@ class FederatedData(LightningDataModule):
         if seed < 0:
             raise ValueError(f"data.seed must be 0 or more, got {seed}")
         check_effect(name, source, width)
+        check_columns(name, source, label_column, input_columns)
         self.root = data_root(root)
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
         self.partition = Dirichlet(alpha=0.1) if partition is None else partition
-        self._request = DataRequest(name, source, self.root, self.partition.group_column, width)
+        columns = None if input_columns is None else tuple(input_columns)
+        self._request = DataRequest(name, source, self.root, self.partition.group_column, width, label_column, columns)
         self.augment, self.val_fraction = augment, val_fraction
         self.limit_train, self.limit_test = limit_train, limit_test
         self._settings = BatchSettings(seed, batch_size, drop_last, eval_batch_size)

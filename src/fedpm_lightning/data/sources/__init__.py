@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.sources.custom import find_custom, load_custom
+from fedpm_lightning.data.sources.hub_columns import load_columns, open_parts
 from fedpm_lightning.data.sources.images import load_digits, load_images
 from fedpm_lightning.data.sources.libsvm import WIDTHS, load_libsvm, test_file, train_file
+from fedpm_lightning.data.sources.tables import csv_files, load_csv
 from fedpm_lightning.data.sources.torchvision_set import SPECS
 
 Loader = Callable[[DataRequest], ArraySet]
@@ -17,8 +19,16 @@ LOADERS: dict[str, Loader] = {
     "digits": load_digits,
     **dict.fromkeys(SPECS, load_images),
     **dict.fromkeys(WIDTHS, load_libsvm),
+    "csv": load_csv,
+    "hf": load_columns,
 }
 """The named data sets."""
+
+WITH_COLUMNS = {
+    "csv": "a CSV file, or a folder with train.csv and test.csv",
+    "hf": "a Hub id, or a folder or file that Hugging Face's datasets reads",
+}
+"""Sets whose columns are chosen by name, and what their source is."""
 
 
 def load(request: DataRequest) -> ArraySet:
@@ -60,6 +70,21 @@ def check_effect(name: str, source: str, width: int | None) -> None:
         raise ValueError(f"data.width {width} has no effect on data.name {name}: it is for LIBSVM files; leave it out")
 
 
+def check_columns(name: str, source: str, label: str | None, inputs: Sequence[str] | None) -> None:
+    """Refuse columns of a set that has none, and a set of columns without a source.
+
+    Raises:
+        ValueError: With the key and the way out.
+    """
+    if name in WITH_COLUMNS and source == "torchvision":
+        raise ValueError(f"data.name {name} needs data.source: {WITH_COLUMNS[name]}")
+    key = "label_column" if label is not None else "input_columns" if inputs is not None else None
+    if key is not None and name not in WITH_COLUMNS:
+        raise ValueError(f"data.{key} has no effect on data.name {name}: it is for {' and '.join(WITH_COLUMNS)}")
+    if inputs is not None and not inputs:
+        raise ValueError("data.input_columns is empty; name at least one column, or leave it out for all")
+
+
 def has_test_part(name: str, source: str, root: Path) -> bool:
     """Tell whether a set comes with test samples: images do; LIBSVM files and sets of one's own may not.
 
@@ -69,4 +94,8 @@ def has_test_part(name: str, source: str, root: Path) -> bool:
     """
     if "." in name:
         return len(load_custom(name, source, root).y_test) > 0
+    if name == "csv":
+        return csv_files(source)[1] is not None
+    if name == "hf":
+        return "test" in open_parts(source)
     return name not in WIDTHS or test_file(train_file(name, source, root)) is not None

@@ -60,14 +60,26 @@ class ParquetFolder:
         return read_tables(tables, self.spec, self.group_column if split == "train" else None)
 
 
-def read_tables(tables: Sequence[tuple[str, Any]], spec: ImageSpec | None, group_column: str | None) -> ImageSplit:
-    """Decode the image column of (name, arrow table) pairs, and check their labels."""
-    wanted = [IMAGE_COLUMNS, spec.label_columns if spec else LABEL_COLUMNS]
+def read_tables(
+    tables: Sequence[tuple[str, Any]],
+    spec: ImageSpec | None,
+    group_column: str | None,
+    columns: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> ImageSplit:
+    """Decode the image column of (name, arrow table) pairs, and check their labels.
+
+    Args:
+        tables: The parts of a split.
+        spec: Facts about a known set, or None.
+        group_column: The column of client ids, or None.
+        columns: Possible names of the image and of the label column; None: those of the set, or the usual ones.
+    """
+    wanted = list(columns or (IMAGE_COLUMNS, spec.label_columns if spec else LABEL_COLUMNS))
     wanted += [(group_column,)] if group_column else []
-    images, labels, *groups = columns = [list[Any]() for _ in wanted]
+    images, labels, *groups = read = [list[Any]() for _ in wanted]
     rows: list[str] = []
     for name, table in tables:
-        for column, part in zip(columns, _read_columns(table, wanted, name), strict=True):
+        for column, part in zip(read, _read_columns(table, wanted, name), strict=True):
             column += part
         rows += [f"{name}, row {row}" for row in range(table.num_rows)]
 

@@ -86,8 +86,20 @@ def load_images(request: DataRequest) -> ArraySet:
         BrokenDataError: If a file's content is not what it should be.
     """
     spec = SPECS.get(request.name)
-    source = locate(request, spec)
+    return decoded(locate(request, spec), spec, request)
+
+
+def decoded(source: ImageSource, spec: ImageSpec | None, request: DataRequest) -> ArraySet:
+    """Return the images of a source, decoded now or kept from before.
+
+    Args:
+        source: Where they come from.
+        spec: Facts about a known set, or None.
+        request: Names the set, and the folder of decoded copies.
+    """
     settings = {"name": request.name, "kind": type(source).__name__, "groups": request.group_column}
+    if request.label_column or request.input_columns:
+        settings |= {"label": request.label_column, "inputs": request.input_columns}
     path = request.root / "decoded" / f"{request.name}-{cache_key(source.files(), **settings)}.pt"
     names = ["x_train", "y_train", "x_test", "y_test"] + (["groups"] if request.group_column else [])
     tensors = cached(path, names, lambda: _decode(source, spec, f"{request.name} ({request.source})", path))
