@@ -43,7 +43,8 @@ ALLOWED = {
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "configs_command": {"configuration"},
     "new_command": {"configuration"},
-    "cli": {"configuration", "version"},
+    "completion": {"configuration"},
+    "cli": {"completion", "configuration", "version"},
     "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},
 }

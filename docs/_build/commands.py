@@ -16,6 +16,18 @@ HEAD = """# The command line
 
 Exit codes are [listed here](errors.md).
 
+## Completion in the shell
+
+`pip install 'fedpm-lightning[completion]'`, and in `~/.bashrc` (zsh: `~/.zshrc`, fish and tcsh: argcomplete's page)
+
+```sh
+eval "$(register-python-argcomplete fedpm)"
+```
+
+TAB then offers commands, keys, classes with their own keys (`--model.method.` after `--model.method FedAvg` or a file that chooses one),
+values, and the names of the configurations and sweeps that ship. [argcomplete](https://pypi.org/project/argcomplete/) asks the program at
+each TAB: a script made once (shtab) can't know the keys of the class that a line chooses. It answers without loading torch.
+
 ## fit, validate, test
 
 `--help` lists the keys in groups, `--help all` those of Lightning's Trainer too; `--help KEY` tells one key and the classes that it takes,

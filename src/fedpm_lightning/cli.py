@@ -55,6 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 fine, 1 the run failed (or a value is out of range), 2 the command line is wrong, 3 the model
         diverged, 128 + n after signal n.
     """
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
+        from fedpm_lightning.completion import complete
+
+        complete(COMMANDS)
+        return 0
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help", "help"}:
         print(HELP, end="")
