@@ -142,12 +142,15 @@ class StacksBatches(Protocol):
 class Cohort:
     """The one batch of a training epoch: the clients that take part in a round, with their data.
 
+    `sampling` says how they were drawn: uniform, or with probabilities of their own.
+
     Not a dataclass: Lightning's precision plugins (64-true) rebuild those field by field, down to the clients' data.
     """
 
-    def __init__(self, round: int, clients: list[ClientData]) -> None:
+    def __init__(self, round: int, clients: list[ClientData], sampling: str = "uniform") -> None:
         self.round = round
         self.clients = clients
+        self.sampling = sampling
 
     @property
     def ids(self) -> list[int]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
     from fedpm_lightning.callbacks.optimum import Optimum
     from fedpm_lightning.callbacks.preconditioners import ConditionNumber, PreconditionerDrift
+    from fedpm_lightning.callbacks.privacy import DifferentialPrivacy
     from fedpm_lightning.callbacks.progress import RoundProgress
     from fedpm_lightning.callbacks.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
     from fedpm_lightning.callbacks.run_files import RunFiles
@@ -33,6 +34,7 @@ _HOME = {
     "ConditionNumber": "preconditioners",
     "CoordinateMedian": "robust",
     "Damping": "damping",
+    "DifferentialPrivacy": "privacy",
     "Dropouts": "dropouts",
     "FederatedCallback": "base",
     "Krum": "robust",
@@ -58,6 +60,7 @@ __all__ = [
     "ConditionNumber",
     "CoordinateMedian",
     "Damping",
+    "DifferentialPrivacy",
     "Dropouts",
     "FederatedCallback",
     "Krum",

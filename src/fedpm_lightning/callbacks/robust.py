@@ -15,7 +15,7 @@ from typing import ClassVar, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.aggregation import Aggregation, check_buffers
 from fedpm_lightning.callbacks.base import data_of, federation_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
@@ -44,11 +44,7 @@ class RobustAggregation(Aggregation, ABC):
                 f"{name} replaces a mean, and {method} mixes by sums of its own (mixes = 'sums'): use "
                 "a method that mixes by a mean (FedAvg, FedProx, PSGD, LocalNewton, LTDA, FedSophia)"
             )
-        if federation.buffer_policy == "mix" and any(b.is_floating_point() for b in federation.net.buffers()):
-            raise ValueError(
-                f"{name} protects parameters only, and the network's running statistics are mixed by a plain mean: "
-                "set --model.buffer_policy local or freeze, or use GroupNorm"
-            )
+        check_buffers(federation, f"{name} protects parameters only")
         if self.holds_all:
             cohort = data_of(trainer).cohort_size
             size = cohort * wire_bytes(federation.theta) / 2**20

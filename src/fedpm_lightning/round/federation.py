@@ -188,8 +188,15 @@ class Federation:
             yield dict(self.row)
 
     def use_hooks(self, hooks: Sequence[Hooks]) -> None:
-        """Let `hooks` look at the rounds; an aggregation among them takes the place of the plain one."""
+        """Let `hooks` look at the rounds; an aggregation among them takes the place of the plain one.
+
+        Raises:
+            ValueError: If there are two of them.
+        """
         own = [hook for hook in hooks if isinstance(hook, Aggregation)]
+        if len(own) > 1:
+            names = " and ".join(type(hook).__name__ for hook in own)
+            raise ValueError(f"trainer.callbacks: {names} each aggregate a round, which happens once: leave all but one out")
         self.aggregation = own[0] if own else Aggregation()
         self.hooks: list[Hooks] = [*hooks] if own else [*hooks, self.aggregation]
 

@@ -141,6 +141,11 @@ class RunningPreconditionedMix:
             self._diagonal.add_(difference * here.diagonal().unsqueeze(-2), alpha=weight)
 
     @property
+    def shrinks(self) -> bool:
+        """Whether off-diagonal entries are shrunk, which takes one more sum."""
+        return self._diagonal is not None
+
+    @property
     def empty(self) -> bool:
         """Whether no client has had a say yet."""
         return float(self.factors.weight) == 0

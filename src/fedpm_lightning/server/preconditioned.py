@@ -102,6 +102,11 @@ class PreconditionedAggregator(Aggregator):
                 self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
         self._mean.add(update.params, weight)
 
+    def blocks_of_two_sums(self) -> list[Block] | None:
+        """Return the blocks if sum w_i P_i and sum w_i (W_i - W) P_i decide the mixing and nothing else is kept."""
+        plain = all(type(mix) is RunningPreconditionedMix and not mix.shrinks for mix in self._mixes.values())
+        return list(self._layers) if plain and self._kept is None else None
+
     def factor_means(self) -> dict[str, RunningFactorMean]:
         """Return the running mean factor of every layer that a client had a say in and that is mixed by matrices."""
         mixes = {name: mix for name, mix in self._mixes.items() if isinstance(mix, RunningPreconditionedMix)}
