@@ -51,7 +51,7 @@ ALLOWED = {
 WITHOUT_LIGHTNING = {*BASE, "schedules", "compression", "models", "ranks", "curvature", "client", "optim", "server",
                      "methods", "divergence", "evaluation", "round", "report", "sweep"}  # fmt: skip
 FORBIDDEN_EVERYWHERE = {"wandb", "wandb_workspaces", "datasets", "pandas", "pyarrow", "matplotlib", "plotly"}
-FORBIDDEN_EVERYWHERE |= {"sklearn", "scipy", "torchvision"}
+FORBIDDEN_EVERYWHERE |= {"sklearn", "scipy", "torchvision", "dp_accounting"}
 
 
 def imports(path: Path, lazy: bool) -> set[str]:

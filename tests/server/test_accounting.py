@@ -31,7 +31,9 @@ def test_all_clients_in_each_round_are_gaussian_mechanisms(adjacency, sensitivit
     """Order a: T a (sensitivity/z)^2 / 2 + log(1 - 1/a) - log(delta a)/(a - 1), the least over the library's orders."""
     orders = dp.rdp.RdpAccountant().orders
     rdp = [ROUNDS * a * (sensitivity / Z) ** 2 / 2 for a in orders]
-    bounds = [r + math.log1p(-1 / a) - math.log(DELTA * a) / (a - 1) for a, r in zip(orders, rdp, strict=True) if a > 1.01]
+    bounds = [
+        r + math.log1p(-1 / a) - math.log(DELTA * a) / (a - 1) for a, r in zip(orders, rdp, strict=True) if a > 1.01
+    ]
     found = epsilon(Z, ROUNDS, N, N, DELTA, adjacency)
     assert found == pytest.approx(min(bounds), rel=1e-12)
     exact = dp.get_epsilon_gaussian(Z / sensitivity / ROUNDS**0.5, DELTA)
@@ -41,7 +43,9 @@ def test_all_clients_in_each_round_are_gaussian_mechanisms(adjacency, sensitivit
 def test_it_grows_with_rounds_and_cohorts_and_falls_with_noise():
     base = epsilon(Z, ROUNDS, N, S, DELTA, "replace_one")
     assert epsilon(Z, ROUNDS + 1, N, S, DELTA, "replace_one") > base
-    assert epsilon(Z, ROUNDS, N, 2 * S, DELTA, "replace_one") > base > epsilon(2 * Z, ROUNDS, N, S, DELTA, "replace_one")
+    assert (
+        epsilon(Z, ROUNDS, N, 2 * S, DELTA, "replace_one") > base > epsilon(2 * Z, ROUNDS, N, S, DELTA, "replace_one")
+    )
     assert epsilon(0.0, 1, N, S, DELTA, "replace_one") == math.inf
 
 

@@ -1,28 +1,29 @@
-"""Clipped and noised sums: what one client can change, the noise by its variance, and the plain rule where there is none."""
+"""Clipped and noised sums: what a client can change, the variance of the noise, and the plain rule without any."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
 import torch
 from torch import nn
 
+from convex import logistic_clients
 from fedpm_lightning.callbacks import DifferentialPrivacy
 from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.curvature.math import mirrored
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.methods import PSGD, FedAvg, FedPM, LocalNewton
+from fedpm_lightning.models import Logistic
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.server.aggregator import MeanAggregator
 from fedpm_lightning.server.private import Bound, PrivateMean, PrivateMixing, projected_solve
+from fedpm_lightning.testing.rounds import Rounds
+from fedpm_lightning.testing.stacks import clients_of
 from fedpm_lightning.types import ClientUpdate, LocalWork
-from convex import logistic_clients
-from fedpm_lightning.models import Logistic
-from harness import Rounds
-from stacks import clients_of
 
 SIZES = (30, 3, 8)
 FREE = {"clip": 1e9, "noise_multiplier": 0.0, "factor_clip": 1e9}
@@ -35,7 +36,9 @@ class Net(nn.Sequential):
 
 
 def rounds(method, hooks=(), net=None, clients=None, **options):
-    return Rounds(method, net or Net().double(), clients or clients_of(SIZES), LocalWork(epochs=1), hooks=hooks, **options)
+    return Rounds(
+        method, net or Net().double(), clients or clients_of(SIZES), LocalWork(epochs=1), hooks=hooks, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_noise_follows_from_seed_and_round_alone(make):
         run = rounds(make(), [hook], seed=seed, schedule=Still())
         start = run.theta
         thetas = [start, *(run.step() for _ in range(steps))]
-        return [torch.cat([(b[k] - a[k]).flatten() for k in a]) for a, b in zip(thetas, thetas[1:], strict=False)]
+        return [torch.cat([(b[k] - a[k]).flatten() for k in a]) for a, b in itertools.pairwise(thetas)]
 
     first, second = noised(0, 2)
     assert torch.allclose(noised(0)[0], first, atol=1e-9)

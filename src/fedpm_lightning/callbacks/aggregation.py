@@ -25,6 +25,6 @@ def check_buffers(federation: Federation, why: str) -> None:
     """
     if federation.buffer_policy == "mix" and any(b.is_floating_point() for b in federation.net.buffers()):
         raise ValueError(
-            f"{why}, and the network's running statistics are mixed by a plain mean: set --model.buffer_policy local or "
-            "freeze, or use GroupNorm"
+            f"{why}, and the network's running statistics are mixed by a plain mean: set --model.buffer_policy local "
+            "or freeze, or use GroupNorm"
         )

@@ -25,8 +25,8 @@ from fedpm_lightning.types import Params
 class DifferentialPrivacy(Aggregation):
     """Clips what each client contributes, adds Gaussian noise to the sums, and records privacy/epsilon.
 
-    Of a method that mixes by a mean the sum of updates; of FedPM the two sums of P_i and (W_i - W) P_i. The noise is the
-    same on every rank and follows from seed and round.
+    Of a method that mixes by a mean the sum of updates; of FedPM the two sums of P_i and (W_i - W) P_i. The noise is
+    the same on every rank and follows from seed and round.
 
     Args:
         clip: C, the largest Euclidean norm of a client's update over all parameters, of FedPM's products (W_i - W) P_i.
@@ -42,15 +42,15 @@ class DifferentialPrivacy(Aggregation):
         ValueError: If a value is outside its range.
     """
 
-    records = (*Aggregation.records, "privacy/")
+    records = ("train/loss", "clients/returned", "clients/dropped", "privacy/")
 
     def __init__(
         self,
         clip: float,
         noise_multiplier: float,
         factor_clip: float | None = None,
-        factor_share: float = 0.5,
-        floor: float = 1.0,
+        factor_share: float = 0.9,
+        floor: float = 0.3,
         delta: float | None = None,
         adjacency: Adjacency = "replace_one",
     ) -> None:
@@ -78,7 +78,7 @@ class DifferentialPrivacy(Aggregation):
         delta, size = self.delta_of(data.num_clients), data.cohort_size
         rounds = trainer.max_epochs or 1
         spent = self.epsilon(rounds, data.num_clients, size)
-        federation.say(
+        federation.print(
             f"DifferentialPrivacy: epsilon {spent:.4g} at delta {delta:.3g} after {rounds} rounds of {size} of "
             f"{data.num_clients} clients ({self.adjacency}); theta is covered, train/loss and other figures are not"
         )
@@ -106,8 +106,8 @@ class DifferentialPrivacy(Aggregation):
             blocks = own.blocks_of_two_sums()
         if blocks is None:
             raise ValueError(
-                f"DifferentialPrivacy covers means and FedPM's two sums (align 0, mix_off_diagonal 1), and {name} mixes "
-                "by other sums: use FedAvg, FedProx, FedSAM, MOON, LocalNewton, FedSophia or FedPM"
+                f"DifferentialPrivacy covers means and FedPM's two sums (align 0, mix_off_diagonal 1), and {name} "
+                "mixes by other sums: use FedAvg, FedProx, FedSAM, MOON, LocalNewton, FedSophia or FedPM"
             )
         if self.factor_clip is None:
             raise ValueError(f"DifferentialPrivacy: {name} sends P_i as well: give factor_clip, their largest norm")

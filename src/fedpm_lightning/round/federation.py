@@ -196,7 +196,7 @@ class Federation:
         own = [hook for hook in hooks if isinstance(hook, Aggregation)]
         if len(own) > 1:
             names = " and ".join(type(hook).__name__ for hook in own)
-            raise ValueError(f"trainer.callbacks: {names} each aggregate a round, which happens once: leave all but one out")
+            raise ValueError(f"trainer.callbacks: {names} each aggregate a round: leave all but one out")
         self.aggregation = own[0] if own else Aggregation()
         self.hooks: list[Hooks] = [*hooks] if own else [*hooks, self.aggregation]
 

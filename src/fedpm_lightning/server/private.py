@@ -7,8 +7,8 @@ With u_i = theta_i - theta (g_i for methods that send directions), S the size of
 
 McMahan, Ramage, Talwar, Zhang: Learning Differentially Private Recurrent Language Models (ICLR 2018), with a fixed
 denominator and equal weights. In the second line, of FedPM, t_i = min(1, C_A / ||P_i||_F) with the norm over all layers
-together, and s_i bounds the norm of all t_i (W_i - W) P_i and of the u_i of parameters without a P_i together by C. So a
-client whose factors are clipped weighs less, and one whose products are clipped moves less. N_A is symmetric with
+together, and s_i bounds the norm of all t_i (W_i - W) P_i and of the u_i of parameters without a P_i together by C. So
+a client whose factors are clipped weighs less, and one whose products are clipped moves less. N_A is symmetric with
 variance sigma_A^2 on its diagonal and half of it beside: isotropic in the Frobenius norm. Noise makes S1 indefinite:
 its eigenvalues below mu become mu, in units of sigma_A sqrt(2 d), where the spectrum of N_A itself ends (Wigner).
 
@@ -108,9 +108,7 @@ class PrivateMean(Aggregator):
         generator: The round's noise, the same on every rank.
     """
 
-    def __init__(
-        self, base: Aggregator, start: Params, update: Bound, size: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, base: Aggregator, start: Params, update: Bound, size: int, generator: torch.Generator) -> None:
         self._base, self._start, self._size, self._generator = base, start, size, generator
         self._sum = ClippedSum(start, update)
 
@@ -168,8 +166,8 @@ class PrivateMixing(Aggregator):
 
     def add(self, update: ClientUpdate, weight: float) -> None:
         """Add one client's clipped P_i and (W_i - W) P_i; all clients weigh the same."""
-        P: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
-        P = {name: own.to(self._W[name].device, torch.float64) for name, own in P.items()}
+        sent: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
+        P = {name: own.to(self._W[name].device, torch.float64) for name, own in sent.items()}
         scale = self._factors.add_factors(P)
         moves = {name: update.params[name].double() - p for name, p in self._plain.items()}
         for name, own in P.items():

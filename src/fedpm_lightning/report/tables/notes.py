@@ -20,6 +20,7 @@ def note_lines(grid: Grid) -> list[str]:
         *significance_lines(grid),
         *difference_lines(grid),
         *left_out_lines(grid),
+        *privacy_lines(grid),
         *marked_lines(grid),
     ]
 
@@ -104,6 +105,19 @@ def _left_out(where: str, reason: str, runs: list[Run]) -> list[str]:
         return [f"left out: {run.path} ({where}, seed {run.seed}): {reason}" for run in runs]
     seeds = ", ".join(str(run.seed) for run in runs)
     return [f"left out: {len(runs)} runs of {where} (seeds {seeds}): {reason}"]
+
+
+def privacy_lines(grid: Grid) -> list[str]:
+    """Say what differential privacy each row's runs had spent when they ended, the largest epsilon of its seeds."""
+    lines: list[str] = []
+    for label, row in grid.rows.items():
+        for column, cell in row.items():
+            spent = [(found, run) for run in cell.runs if (found := run.history.value("privacy/epsilon", "final"))]
+            if spent:
+                most, run = max(spent, key=lambda found: found[0])
+                delta = run.history.value("privacy/delta", "final")
+                lines.append(f"private: {label}, {column_head(column)}: epsilon {most:.3g} at delta {delta:.3g}")
+    return lines
 
 
 def marked_lines(grid: Grid) -> list[str]:
