@@ -39,6 +39,7 @@ ALLOWED = {
     "settings": {"configuration", "data", "round"},
     "wandb_logger": {"callbacks", "configuration", "report"},
     "experiment": RUN | READ | {"errors"},
+    "export_command": {"checkpoints", "experiment", "module", "settings"},
     "partition_command": {"callbacks", "data", "experiment", "report", "settings"},
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "configs_command": {"configuration"},

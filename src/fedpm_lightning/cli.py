@@ -17,6 +17,7 @@ commands:
   validate   evaluate a checkpoint on the validation and test split
   test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
   compare    tables and figures over runs:             fedpm compare runs/
+  export     the trained network as a file:            fedpm export runs/NAME --format onnx
   dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
   report     the comparison as a W&B page:             fedpm report --wandb me/project --dry-run
   partition  who holds which classes, without training: fedpm partition --config quickstart
@@ -34,6 +35,7 @@ COMMANDS = {
     "validate": "fedpm_lightning.experiment",
     "test": "fedpm_lightning.experiment",
     "compare": "fedpm_lightning.report.tables.compare",
+    "export": "fedpm_lightning.export_command",
     "dashboard": "fedpm_lightning.report.dashboard.command",
     "report": "fedpm_lightning.report.weights_and_biases.command",
     "partition": "fedpm_lightning.partition_command",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,11 @@ def prepare_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, 
 
     Raises:
         ValueError: If a WandbLogger could not log, or is asked for something that has no effect here.
+        ImportError: If a TensorBoardLogger has no TensorBoard.
     """
     for logger in loggers:
+        if not isinstance(logger, bool) and logger.class_path.endswith("TensorBoardLogger"):
+            _check_tensorboard()
         if isinstance(logger, bool) or not logger.class_path.endswith("WandbLogger"):
             continue
         _check(logger.init_args)
@@ -58,6 +62,14 @@ def prepare_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, 
             logger.init_args.name = run_dir.name
         if "WANDB_RUN_GROUP" not in os.environ and logger.init_args.get("group") is None:
             logger.init_args.group = group_of(config)
+
+
+def _check_tensorboard() -> None:
+    """Say which extra brings TensorBoard, where neither it nor tensorboardX is installed."""
+    if find_spec("tensorboard") is None and find_spec("tensorboardX") is None:
+        raise ImportError(
+            "TensorBoardLogger needs tensorboard; install it with: pip install 'fedpm-lightning[tensorboard]'"
+        )
 
 
 def _check(arguments: Any) -> None:

@@ -36,6 +36,7 @@ class RunFacts:
         rounds: Rounds asked for.
         partition_hash: Of who holds which sample.
         heterogeneity: How unlike the clients are.
+        inputs: What the network gets: shape, dtype and, of images, the mean and deviation of their normalisation.
         versions: That decide the numbers of a run.
         device: That trains.
         ranks: Processes.
@@ -54,6 +55,7 @@ class RunFacts:
     rounds: int | None
     partition_hash: str | None
     heterogeneity: dict[str, Any] | None
+    inputs: dict[str, Any] | None
     versions: dict[str, str]
     device: str
     ranks: int
@@ -78,6 +80,7 @@ class RunFacts:
             rounds=trainer.max_epochs,
             partition_hash=report.get("sha256"),
             heterogeneity=report.get("heterogeneity"),
+            inputs=getattr(data, "input_facts", None),
             versions=versions(),
             device=device_name(trainer),
             ranks=trainer.world_size,

@@ -174,6 +174,15 @@ class FederatedData(LightningDataModule):
         return self.prepared.data.input_shape
 
     @property
+    def input_facts(self) -> dict[str, Any]:
+        """What the network gets: shape and dtype of an input, mean and deviation that images are normalised by."""
+        resident, normalise = self.resident, self.resident.pool.normalise
+        x = resident.pool.x
+        dtype = resident.dtype if normalise is not None else x.dtype
+        scale = {} if normalise is None else {"mean": normalise.mean, "std": normalise.std}
+        return {"shape": list(self.input_shape), "dtype": str(dtype).removeprefix("torch."), **scale}
+
+    @property
     def partition_report(self) -> PartitionReport:
         """Hash, sizes and class histogram of the partition."""
         return self.prepared.report
