@@ -22,6 +22,7 @@ from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.divergence import check_loss
 from fedpm_lightning.evaluation import SPLITS
+from fedpm_lightning.evaluation_loop import install
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
 from fedpm_lightning.round.federation import Data
@@ -65,6 +66,7 @@ class FederatedModule(LightningModule):
             check_trainer(self.trainer)
             check_monitors(self.trainer, self.data.eval_names)
             self.federation.use_folder(Path(self.trainer.default_root_dir))
+            install(self.trainer)
 
     def configure_optimizers(self) -> Optimizer:
         """Return the server optimizer over theta."""
