@@ -35,7 +35,7 @@ class RoundEvaluation(_EvaluationLoop):
 
     def run(self) -> list[Any]:
         """Evaluate the splits; return what Lightning's loop would have logged: nothing, a round's row has it all."""
-        trainer = cast(Trainer, self.trainer)
+        trainer = self.trainer
         if self._plain is None:
             self._plain = is_plain(trainer)
             self._calls = {name: [getattr(one, name) for one in writers(trainer, name)] for name in HOOKS}
@@ -75,10 +75,9 @@ def install(trainer: Trainer) -> None:
     """Put it in the place of Lightning's loop, before a checkpoint is read into the loops."""
     rounds = trainer.fit_loop.epoch_loop
     if type(rounds.val_loop) is _EvaluationLoop:
-        ours = RoundEvaluation(
-            trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
-        )
-        ours._data_source, rounds.val_loop = rounds.val_loop._data_source, ours
+        ours = RoundEvaluation(trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False)
+        cast(Any, ours)._data_source = cast(Any, rounds.val_loop)._data_source
+        rounds.val_loop = ours
 
 
 def is_plain(trainer: Trainer) -> bool:
@@ -88,8 +87,8 @@ def is_plain(trainer: Trainer) -> bool:
     written = [getattr(type(trainer.lightning_module), name) for name in names]
     written += [getattr(type(one), name) for name, found in zip(HOOKS, listeners, strict=True) for one in found]
     return (
-        trainer.limit_val_batches == 1.0
-        and isinstance(trainer.profiler, PassThroughProfiler)
+        repr(trainer.limit_val_batches) == "1.0"  # the share; the integer 1 is one batch of each split
+        and isinstance(cast(Any, trainer).profiler, PassThroughProfiler)
         and all(_is_known(function) for function in written)
     )
 

@@ -48,6 +48,13 @@ class FederatedModule(LightningModule):
         # Modules of this one, so that they, and class weights of the loss, move to the device and into checkpoints.
         self.net, self.loss = net, self.federation.objective.loss
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; the name of the running hook, which Lightning notes at every call, as a plain one."""
+        if name == "_current_fx_name":  # nn.Module would look for parameters in it, at the cost of the hook itself
+            vars(self)[name] = value
+        else:
+            super().__setattr__(name, value)
+
     @property
     def row(self) -> dict[str, float]:
         """The figures of the running round."""

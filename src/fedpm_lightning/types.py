@@ -191,8 +191,10 @@ class Broadcast:
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return (identity, number of in-place changes) of every part so far, by dotted name."""
-        parts = {"params": self.params, "buffers": self.buffers, "extra": self.extra}
-        return {name: (id(part), getattr(part, "_version", 0)) for name, part in named_leaves(parts)}
+        tensors = {"params": self.params, "buffers": self.buffers}
+        found = {f"{kind}.{name}": (id(t), t._version) for kind, group in tensors.items() for name, t in group.items()}
+        extra = named_leaves(self.extra, "extra") if self.extra else ()
+        return found | {name: (id(part), getattr(part, "_version", 0)) for name, part in extra}
 
 
 @dataclass

@@ -66,7 +66,8 @@ class TinyModule(FederatedModule):
             hook.on_round_start(round)
         self.row["train/loss"] = 1.0 / (r + 1)
         for client in (0, 1):
-            round.client_ends(ClientUpdate(client, 1, 1, {}))
+            update = ClientUpdate(client, 1, 1, {})
+            round.client_ends(update), round.update_arrives(update)
         if self.fail and self.fail[0] == r + 1:
             raise self.fail[1]
         for hook in hooks:

@@ -19,6 +19,7 @@ from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.round import Aggregation, Hooks
+from fedpm_lightning.round.hooks import implemented
 from fedpm_lightning.server.aggregator import MeanAggregator
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import clients_of
@@ -178,3 +179,15 @@ def test_the_page_on_python_runs(repo, capsys):
         exec(compile(block, "docs/python.md", "exec"), scope)
     assert len(blocks) == 2 and len(capsys.readouterr().out.splitlines()) >= 3
     assert scope["rows"][-1]["test/acc"] > 0.3 and scope["row"]["move/most"] > 0
+
+
+def test_only_hooks_that_somebody_has_written_are_called():
+    class Received(Hooks):
+        def on_update_received(self, round, update):
+            self.last = update
+
+    class Silent(Hooks): ...
+
+    found = implemented([Silent(), one := Received(), Silent()])
+    assert found["on_update_received"] == [one.on_update_received]
+    assert not any(calls for name, calls in found.items() if name != "on_update_received")

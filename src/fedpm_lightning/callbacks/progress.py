@@ -83,9 +83,9 @@ class RoundProgress(FederatedCallback, ProgressBar):
         if self._bars is not None:
             self._bars.begin("clients", len(round.cohort))
 
-    def on_client_end(self, round: Round, update: ClientUpdate) -> None:
-        """One more client is through."""
-        if self._bars is not None:
+    def on_update_received(self, round: Round, update: ClientUpdate) -> None:
+        """One more client is through (not on_client_end: whoever listens there has every client seeded anew for it)."""
+        if self._bars is not None and not round.preparing:
             self._bars.advance()
 
     def on_before_aggregate(self, round: Round) -> None:

@@ -7,10 +7,11 @@ of its clients, a factorisation that fails) it does one after another, so that t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Literal, TypeAlias
 
-from fedpm_lightning.client.faults import NUMERICAL
+from fedpm_lightning.client.faults import NUMERICAL, is_finite
 from fedpm_lightning.client.local_round import Answer, LocalRound, check_unchanged
 from fedpm_lightning.client.stacked_client import Chunk, StackedClient, StackedUpdate, split_state, stack_states
 from fedpm_lightning.client.stacked_model import StackedModel
@@ -62,7 +63,7 @@ class Vectorized(Sequential):
                 local.started(data)
             together = self.together(local, chunk)
             for data in chunk:
-                answer = local.train(data) if together is None else _sent(local, data, together.pop(data.client))
+                answer = local.train(data) if together is None else together.answer(local, data)
                 if answer is not None:
                     yield answer
 
@@ -79,7 +80,7 @@ class Vectorized(Sequential):
             for first in range(0, len(group), self.clients_per_chunk):
                 yield sorted(group[first : first + self.clients_per_chunk], key=lambda data: places[data.client])
 
-    def together(self, local: LocalRound, clients: Sequence[ClientData]) -> dict[int, Answer] | None:
+    def together(self, local: LocalRound, clients: Sequence[ClientData]) -> Trained | None:
         """Train a chunk at once; return the answers by client, None if that went wrong."""
         try:
             return train_together(local, clients, self.stack(local, len(clients)))
@@ -100,8 +101,34 @@ class Vectorized(Sequential):
         return f"{self.name}, up to {self.clients_per_chunk} clients at once"
 
 
-def train_together(local: LocalRound, clients: Sequence[ClientData], stack: StackedModel) -> dict[int, Answer]:
-    """Run the method's `client_update` on a stack of clients; return update and state by client.
+@dataclass(frozen=True)
+class Trained:
+    """What a chunk of clients sends.
+
+    Attributes:
+        answers: Update and state by client.
+        finite: Whether all of it is finite, seen in the whole stack at once.
+    """
+
+    answers: dict[int, Answer]
+    finite: bool
+
+    def answer(self, local: LocalRound, data: ClientData) -> Answer | None:
+        """Return a client's answer, after the callbacks at its side as if it had trained alone; None if it is bad."""
+        answer = self.answers.pop(data.client)
+        if self.finite and local.ended is None:  # nobody looks at it, so nothing can draw random numbers or change it
+            return answer
+
+        def sent() -> Answer:
+            if local.ended is not None:
+                local.ended(answer[0])
+            return answer
+
+        return local.attempt(data, sent)
+
+
+def train_together(local: LocalRound, clients: Sequence[ClientData], stack: StackedModel) -> Trained:
+    """Run the method's `client_update` on a stack of clients.
 
     Raises:
         TypeError: If the method's update or state cannot be split.
@@ -115,17 +142,8 @@ def train_together(local: LocalRound, clients: Sequence[ClientData], stack: Stac
     check_unchanged(sent, local.broadcast)
     if not isinstance(update, StackedUpdate):
         raise TypeError("the update of stacked clients does not come from client.upload")
-    return {one.client: (one, split_state(client.state, c)) for c, one in enumerate(update.split())}
-
-
-def _sent(local: LocalRound, data: ClientData, answer: Answer) -> Answer | None:
-    """Let the callbacks at the client's side see its update, as if it had trained alone."""
-
-    def sent() -> Answer:
-        local.ended(answer[0])
-        return answer
-
-    return local.attempt(data, sent)
+    answers = {one.client: (one, split_state(client.state, c)) for c, one in enumerate(update.split())}
+    return Trained(answers, is_finite(update))
 
 
 def _first_line(cause: Exception) -> str:

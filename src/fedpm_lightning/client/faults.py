@@ -51,6 +51,15 @@ def check_finite(update: ClientUpdate) -> None:
     raise FloatingPointError(f"the upload has NaN or Inf in {', '.join(bad[:3])}{more}")
 
 
+def is_finite(update: ClientUpdate) -> bool:
+    """Whether loss, parameters, message and buffers of an update are finite."""
+    try:
+        check_finite(update)
+    except FloatingPointError:
+        return False
+    return True
+
+
 def client_error(round: int, client: int, cause: Exception) -> BadClientError:
     """Return the error that stops the run because of one client.
 

@@ -7,9 +7,9 @@ LightningModule's attributes, where it would enter the state dict, `parameters()
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -109,13 +109,21 @@ class LocalModel:
         """
         inputs, targets = batch
         self.zero_grad()
+        if not observe:
+            loss = self._loss(self.net if self._compiled is None else self._compiled, inputs, targets)
+            with no_autocast(inputs.device):
+                loss.backward()
+            return loss.detach(), {}
         with collect_errors(self.net, observe if errors and not self.objective.l2 else ()) as E:
-            with fresh_autocast(inputs.device), collect_input_rows(self.net, observe) as rows:
-                net = self.net if observe or self._compiled is None else self._compiled
-                loss = self.objective(cast(Tensor, net(self.laid_out(inputs))), targets, self.params)
+            with collect_input_rows(self.net, observe) as rows:
+                loss = self._loss(self.net, inputs, targets)
             with no_autocast(inputs.device):
                 loss.backward()
         return loss.detach(), with_errors(rows, E)
+
+    def _loss(self, net: Callable[[Tensor], Any], inputs: Tensor, targets: Tensor) -> Tensor:
+        with fresh_autocast(inputs.device):
+            return self.objective(cast(Tensor, net(self.laid_out(inputs))), targets, self.params)
 
     @torch.no_grad()
     def value(self, batch: Batch) -> float:

@@ -55,7 +55,7 @@ class LocalRound:
         on_bad_client: What a client with NaN, Inf or a failed factorisation does: stop the run, or drop out.
         seed: The experiment's seed.
         started: Called before a client trains.
-        ended: Called with what a client is about to send, which it may change.
+        ended: Called with what a client is about to send, which it may change; None where nobody looks at it.
         print: Prints a line.
     """
 
@@ -68,7 +68,7 @@ class LocalRound:
     on_bad_client: OnBadClient
     seed: int
     started: Callable[[ClientData], None]
-    ended: Callable[[ClientUpdate], None]
+    ended: Callable[[ClientUpdate], None] | None
     print: Callable[[str], None]
 
     def client(self, data: ClientData) -> Client:
@@ -110,7 +110,8 @@ class LocalRound:
         def trained() -> Answer:
             client = self.client(data)
             update = self.method.client_update(client)
-            self.ended(update)
+            if self.ended is not None:
+                self.ended(update)
             return update, self.kept(client)
 
         return self.attempt(data, trained)

@@ -136,7 +136,7 @@ def _trial(local: LocalRound, stackable: Stackable, data: ClientData) -> str | N
             if buffers.get(name) is not now:
                 return f"buffer {name} is assigned anew in a forward pass (change it in place)"
         with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
-            together = train_together(local, clients, stack)
+            together = train_together(local, clients, stack).answers
         for client, own in enumerate(alone):
             found = disagreement(own, together[client], local.broadcast.params)
             if found is not None:

@@ -44,6 +44,7 @@ class StackedModel(LocalModel):
         self.params = {
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()
         }
+        self._logits = vmap(lambda leaves, x: cast(Tensor, functional_call(self.net, leaves, (x,))))
         self._reset()
 
     def _reset(self) -> None:
@@ -107,7 +108,7 @@ class StackedModel(LocalModel):
             return logits, dict(rows)
 
         with fresh_autocast(inputs.device):
-            logits, rows = vmap(forward)(leaves, inputs)
+            logits, rows = vmap(forward)(leaves, inputs) if observe else (self._logits(leaves, inputs), {})
             losses = self.objective.per_client(logits, targets, self._weights(targets), leaves)
         with no_autocast(inputs.device):
             losses.sum().backward()

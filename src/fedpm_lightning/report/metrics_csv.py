@@ -92,8 +92,10 @@ class MetricsCsv:
         if "round" not in row:
             raise ValueError(f"a row needs the key `round` (1, 2, ...), got only {sorted(row)}")
         new = {key: float(value) for key, value in row.items()}
-        repeated = any(old["round"] == new["round"] for old in self.rows)
-        self.rows[:] = [old for old in self.rows if old["round"] != new["round"]] + [new]
+        repeated = bool(self.rows) and new["round"] <= self.rows[-1]["round"]
+        if repeated:
+            self.rows[:] = [old for old in self.rows if old["round"] != new["round"]]
+        self.rows.append(new)
         late = [key for key in new if key not in self._header]
         if repeated or late:
             self._header += late

@@ -24,7 +24,7 @@ from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, rank_and_size
 from fedpm_lightning.round.aggregation import Aggregation
 from fedpm_lightning.round.communication_round import Round
-from fedpm_lightning.round.hooks import Hooks
+from fedpm_lightning.round.hooks import Hooks, implemented
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.optimizers import Assign, build
 from fedpm_lightning.types import (
@@ -199,6 +199,16 @@ class Federation:
             raise ValueError(f"trainer.callbacks: {names} each aggregate a round: leave all but one out")
         self.aggregation = own[0] if own else Aggregation()
         self.hooks: list[Hooks] = [*hooks] if own else [*hooks, self.aggregation]
+        self._implemented = implemented(self.hooks)
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all who have written it."""
+        for call in self._implemented[hook]:
+            call(*arguments)
+
+    def listens(self, hook: str) -> bool:
+        """Whether anybody has written a hook."""
+        return bool(self._implemented[hook])
 
     def begin(self, data: Data, rounds: int, round: int = 0, precision: Precision = nullcontext) -> list[str]:
         """Check that network and data fit each other, make the server's state, and decide how cohorts train.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from fedpm_lightning.types import ClientData, ClientUpdate, Params
@@ -37,3 +38,12 @@ class Hooks:
 
     def on_round_end(self, round: Round) -> None:
         """Theta has moved; evaluation follows."""
+
+
+def implemented(hooks: Sequence[Hooks]) -> dict[str, list[Callable[..., None]]]:
+    """Return, for every hook, the methods that somebody has written, in the order of `hooks`."""
+    names = [name for name in vars(Hooks) if name.startswith("on_")]
+    return {
+        name: [getattr(hook, name) for hook in hooks if getattr(type(hook), name) is not getattr(Hooks, name)]
+        for name in names
+    }

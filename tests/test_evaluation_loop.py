@@ -1,0 +1,86 @@
+"""The evaluation after a round: the same figures, files and hooks with and without Lightning's bookkeeping."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import Callback
+
+from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.evaluation_loop import RoundEvaluation
+
+SHORT = ("--rounds", "2", "--model.local_epochs", "1", "--data.limit_train", "120", "--data.limit_test", "60")
+ALL = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
+
+
+class Listener(Callback):
+    """Somebody's own callback: it logs, as Lightning's documentation shows it."""
+
+    seen: list[str] = []
+
+    def on_validation_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
+        assert outputs.shape == batch[1].shape and not pl_module.net.training
+        self.seen.append(f"batch {dataloader_idx}")
+        pl_module.log("listener/batch", 1.0)
+
+    def on_validation_end(self, trainer, pl_module):
+        self.seen.append("end" if not trainer.sanity_checking else "initial")
+
+
+class Inner(FederatedCallback):
+    """A callback that stands for one of this package (its methods are moved there below)."""
+
+    records = ()
+    seen: list[str] = []
+
+
+def hook(name):
+    def call(self, trainer, module, *rest):
+        classes = rest[0] if name == "batch_end" else torch.zeros(0)
+        assert len(rest) == {"batch_start": 3, "batch_end": 4}.get(name, 0) and classes.dtype is not torch.bool
+        if not trainer.sanity_checking:
+            self.seen.append(name)
+
+    call.__module__ = "fedpm_lightning.callbacks.inner"
+    return call
+
+
+for moment in ALL:
+    setattr(Inner, f"on_validation_{moment}", hook(moment))
+
+
+@pytest.fixture
+def short_ways(monkeypatch):
+    """How often the short way is gone."""
+    count = []
+    whole = RoundEvaluation.evaluate
+    monkeypatch.setattr(RoundEvaluation, "evaluate", lambda *args: (count.append(1), whole(*args)))
+    return count
+
+
+def test_a_listener_from_elsewhere_gets_lightnings_loop_and_nothing_else_changes(quickstart, short_ways):
+    Listener.seen = []
+    plain = quickstart(*SHORT)
+    assert len(short_ways) == 2
+    watched = quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.Listener", folder="watched")
+    assert len(short_ways) == 2 and watched.code == 0
+    assert Listener.seen == ["batch 0", "batch 1", "initial"] + 2 * ["batch 0", "batch 1", "end"]
+    figures = [[{k: v for k, v in row.items() if "time" not in k} for row in run.rows] for run in (plain, watched)]
+    assert figures[0] == figures[1] and float(figures[0][1]["val/acc"]) > 0
+    files = [torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True) for run in (plain, watched)]
+    assert files[0]["loops"] == files[1]["loops"], "a resume would begin elsewhere"
+
+
+def test_hooks_of_this_package_are_called_on_the_short_way_in_lightnings_order(quickstart, short_ways):
+    Inner.seen = []
+    assert quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.Inner").code == 0
+    batches = 2 * ["batch_start", "batch_end"]
+    assert Inner.seen == 2 * ["start", "epoch_start", *batches, "epoch_end", "end"] and len(short_ways) == 2
+
+
+@pytest.mark.parametrize(
+    "words", [("--trainer.limit_val_batches", "1"), ("--trainer.profiler", "simple")], ids=["limit", "profiler"]
+)
+def test_what_lightning_does_besides_is_left_to_it(quickstart, short_ways, words):
+    run = quickstart(*SHORT[2:], "--rounds", "1", *words)
+    assert run.code == 0 and not short_ways and float(run.rows[0]["val/acc"]) > 0
