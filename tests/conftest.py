@@ -108,6 +108,21 @@ def write_images(folder: Path, column: str, classes: int) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_play(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of plays: four roles of 480 to 2,400 characters in speeches of 60, and SHORT, who says next to nothing."""
+    rng, file = np.random.default_rng(0), tmp_path_factory.mktemp("play") / "play.txt"
+    left = {"ROMEO": 40, "FIRST WITCH": 15, "Nurse": 25, "A lord": 8, "SHORT": 1}
+    speeches: list[str] = []
+    while left:
+        role = str(rng.choice(list(left)))
+        letters = "".join(rng.choice(list("aeiou tnshrdl"), 58))
+        speeches.append(f"{role}:\n{letters[:30]},\n{letters[30:]}\n")
+        left = {name: n - (name == role) for name, n in left.items() if n > (name == role)}
+    file.write_text("\n".join(speeches))
+    return file
+
+
+@pytest.fixture(scope="session")
 def tiny_cifar(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Folders that look like CIFAR-10 and CIFAR-100, with two random images a class."""
     folder = tmp_path_factory.mktemp("images")

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.cli import main
 from fedpm_lightning.configuration.names import arguments
 from fedpm_lightning.configuration.read import read
 from resume_parts import torn_and_gone_on
@@ -33,7 +34,8 @@ def leaves(tree, path=""):
 
 
 def test_every_file_is_run_by_a_test_below():
-    covered = {"quickstart.yaml", "diagnostics.yaml", "privacy.yaml", *IMAGES, "a9a.yaml", "w8a.yaml", *METHOD_FILES}
+    tasks = {"quickstart.yaml", "shakespeare.yaml", *IMAGES, "a9a.yaml", "w8a.yaml"}
+    covered = {"diagnostics.yaml", "privacy.yaml", *tasks, *METHOD_FILES}
     others = {name for name in ALL if name.split("/")[0] in {"trial", "paper"}}
     assert set(ALL) <= covered | others
 
@@ -196,3 +198,34 @@ def test_the_epoch_files_make_500_epochs(quickstart, name):
     assert Path(name).stem == f"{config['rounds']}x{config['model']['local_epochs']}"
     run = quickstart("--config", f"configs/{name}", "--config", "configs/method/fedavg.yaml", "--rounds", "1")
     assert run.code == 0 and run.summary["local_epochs"] == config["model"]["local_epochs"]
+
+
+SMALL_TEXT = ("--data.num_clients", "3", "--data.clients_per_round", "2", "--model.local_steps", "2",
+              "--model.net.width", "16", "--model.net.mlp_width", "16", "--data.limit_test", "50")  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedpm_aligned"])
+def test_the_text_config_trains_and_goes_on_bit_for_bit(fedpm, tiny_play, tmp_path, method):
+    """Next characters by role: perplexity is a column, a figure to compare by, and what callbacks may watch."""
+    watch = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/perplexity"]
+    run = torn_and_gone_on(
+        fedpm, "fit", "--config", "configs/shakespeare.yaml", "--config", f"configs/method/{method}.yaml",
+        "--data.source", str(tiny_play), "--data.stride", "20", "--data.val_fraction", "0.2", *SMALL_TEXT, *watch,
+    )  # fmt: skip
+    for row in (run.summary["initial"], {key: float(value) for key, value in run.rows[-1].items()}):
+        assert row["test/perplexity"] == pytest.approx(math.exp(row["test/loss"]), rel=1e-6)
+    assert run.summary["final"]["test/perplexity"] < run.summary["initial"]["test/perplexity"]
+    assert json.loads((run.folder / "partition.json").read_text())["names"] == ["FIRST WITCH", "Nurse", "ROMEO"]
+    found = tmp_path / "table.csv"
+    words = ["compare", str(run.folder), "--metric", "test/perplexity", "--at", "best", "--format", "csv"]
+    assert main([*words, "--output", str(found)]) == 0
+    assert str(run.summary["best"]["test/perplexity"])[:8] in found.read_text()
+
+
+def test_words_that_a_text_does_not_have_end_in_one_line(fedpm, tiny_play, capsys):
+    words = ["fit", "--config", "configs/shakespeare.yaml", "--data.source", str(tiny_play)]
+    assert fedpm(*words).code == 1
+    assert "the source names 4 clients but num_clients is 20; set data.num_clients to 4" in capsys.readouterr().err
+    images = ["fit", "--config", "configs/quickstart.yaml", "--trainer.callbacks", "EarlyStopping"]
+    assert fedpm(*images, "--trainer.callbacks.monitor", "val/perplexity").code == 1
+    assert "monitors val/perplexity, which no round of this run records" in capsys.readouterr().err

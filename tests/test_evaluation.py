@@ -40,6 +40,21 @@ def test_nothing_added_gives_nothing_and_the_next_sum_starts_anew():
     assert evaluation.compute("val")["val/acc"] == 1 and evaluation.compute("val") == {}
 
 
+def test_perplexity_is_exp_of_the_mean_loss_where_tokens_are_predicted():
+    logits, targets = torch.randn(50, 4, dtype=torch.float64), torch.arange(50) % 4
+    evaluation = Evaluation(Objective())
+    for language in (True, False):
+        for x, y in zip(logits.split(16), targets.split(16), strict=True):
+            evaluation.update("val", nn.Identity(), (x, y))
+        found = evaluation.compute("val", language)
+        assert ("val/perplexity" in found) == language
+        if language:
+            expected = torch.exp(nn.functional.cross_entropy(logits, targets))
+            assert found["val/perplexity"] == pytest.approx(float(expected), rel=1e-14)
+    evaluation.update("val", nn.Identity(), (torch.tensor([[1e4, 0.0]]), torch.tensor([1])))
+    assert evaluation.compute("val", True)["val/perplexity"] == float("inf"), "beyond a float: no error"
+
+
 class Pair(nn.Linear):
     def forward(self, input):
         return super().forward(input.flatten(1)), None

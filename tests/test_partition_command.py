@@ -104,3 +104,13 @@ def test_a_change_of_partition_leaves_nothing_behind(partition, tmp_path):
     assert "Dirichlet(alpha=7, min_samples=9)" in partition("--config", "lower.yaml")[1]
     out = partition("--config", "lower.yaml", "--config", "upper.yaml")[1]
     assert "DirichletClients(alpha=0.1, min_samples=1)" in out
+
+
+def test_roles_of_a_play_stand_by_name(partition, tmp_path, tiny_play):
+    words = ["--config", "configs/shakespeare.yaml", "--data.source", str(tiny_play), "--data.clients_per_round", "2"]
+    code, out, _ = partition(*words, "--data.num_clients", "3", "--output", "split")
+    assert code == 0 and "shakespeare, Natural(column=client_id, clients=largest, min_samples=1), seed 0" in out
+    saved = json.loads((tmp_path / "split" / "partition.json").read_text())
+    assert saved["names"] == ["FIRST WITCH", "Nurse", "ROMEO"]
+    for name, size in zip(saved["names"], saved["sizes"], strict=True):
+        assert any(line.rstrip().endswith(name) and f" {size:,} " in line for line in out.splitlines())

@@ -44,13 +44,22 @@ class Evaluation:
         self._sums[split] = sums + figures, seen + n
         return classes
 
-    def compute(self, split: str) -> dict[str, float]:
-        """Return {split/loss, split/acc} over all since the last call, and reset; empty if nothing was added."""
+    def compute(self, split: str, language: bool = False) -> dict[str, float]:
+        """Return {split/loss, split/acc} over all since the last call, and reset; empty if nothing was added.
+
+        Where the next token is predicted (`language`), split/perplexity comes with them: exp of the loss.
+        """
         if split not in self._sums:
             return {}
         sums, n = self._sums.pop(split)
         loss, acc = (sums / n).tolist()
-        return {f"{split}/loss": loss, f"{split}/acc": acc}
+        perplexity = {f"{split}/perplexity": float((sums[0] / n).exp())} if language else {}
+        return {f"{split}/loss": loss, f"{split}/acc": acc, **perplexity}
+
+
+def is_language(data: object) -> bool:
+    """Tell whether the data's targets are next tokens; those that do not say are not."""
+    return bool(getattr(data, "language", False))
 
 
 def predicted(logits: Tensor) -> Tensor:

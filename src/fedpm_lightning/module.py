@@ -21,7 +21,7 @@ from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.divergence import check_loss
-from fedpm_lightning.evaluation import SPLITS
+from fedpm_lightning.evaluation import SPLITS, is_language
 from fedpm_lightning.evaluation_loop import install
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
@@ -71,7 +71,7 @@ class FederatedModule(LightningModule):
         self.federation.use_hooks([callback for callback in callbacks_of(self.trainer) if isinstance(callback, Hooks)])
         if stage == "fit":
             check_trainer(self.trainer)
-            check_monitors(self.trainer, self.data.eval_names)
+            check_monitors(self.trainer, self.data.eval_names, is_language(self.data))
             self.federation.use_folder(Path(self.trainer.default_root_dir))
             install(self.trainer)
 
@@ -128,7 +128,7 @@ class FederatedModule(LightningModule):
     def on_validation_epoch_end(self) -> None:
         """Record the splits' figures."""
         for split in SPLITS:
-            self.row.update(self.federation.evaluation.compute(split))
+            self.row.update(self.federation.evaluation.compute(split, is_language(self.data)))
             if not self.trainer.sanity_checking:
                 name, bound = f"{split}/loss", self.federation.max_loss
                 check_loss(self.current_epoch, name, self.row.get(name), bound)

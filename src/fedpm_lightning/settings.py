@@ -9,7 +9,7 @@ from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.parser import check_nulls
 from fedpm_lightning.data.federated import FederatedData, data_root
-from fedpm_lightning.data.sources import has_test_part
+from fedpm_lightning.data.sources import has_test_part, is_language
 from fedpm_lightning.round.federation import Federation
 
 
@@ -33,12 +33,14 @@ def check_values(settings: Any, composed: Composition) -> None:
 def measured(settings: Any) -> list[str]:
     """Return the figures that a run of this configuration measures every round, without those of diagnostics."""
     data, callbacks = settings.data, as_list(settings.trainer.callbacks)
-    splits = ["train"] + ["val"] * bool(data.val_fraction)
-    if has_test_part(data.name, data.source, data_root(data.root)):
+    root, splits = data_root(data.root), ["train"] + ["val"] * bool(data.val_fraction)
+    if has_test_part(data.name, data.source, root):
         splits.append("test")
     keys = [
         f"{split}/{figure}" for split in splits for figure in ("loss", "acc") if (split, figure) != ("train", "acc")
     ]
+    if is_language(data.name, data.source, root):
+        keys += [f"{split}/perplexity" for split in splits if split != "train"]
     if any(callback.class_path.endswith(".Optimum") for callback in callbacks):
         keys += ["opt/gap", "opt/distance", "opt/grad_norm"]
     return [*keys, "clients/returned", "clients/dropped", "comm/up_bytes", "comm/down_bytes",

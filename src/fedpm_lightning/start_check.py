@@ -49,12 +49,13 @@ def check_trainer(trainer: Trainer) -> None:
                 raise ValueError(f"trainer.callbacks {kind.__name__} cannot work here: {CALLBACKS[kind.__name__]}")
 
 
-def check_monitors(trainer: Trainer, splits: Iterable[str]) -> None:
+def check_monitors(trainer: Trainer, splits: Iterable[str], language: bool = False) -> None:
     """Check that what callbacks monitor (EarlyStopping, ModelCheckpoint) is recorded in a round.
 
     Args:
         trainer: The trainer.
         splits: The splits that are evaluated.
+        language: Whether perplexity is among their figures.
 
     Raises:
         ValueError: Naming the key and those that there are.
@@ -63,7 +64,7 @@ def check_monitors(trainer: Trainer, splits: Iterable[str]) -> None:
     federated = [callback for callback in present if isinstance(callback, FederatedCallback)]
     if any(callback.records is None for callback in federated):
         return  # somebody's own callback, of which nobody knows what it records
-    evaluated = [f"{split}/{kind}" for split in splits for kind in ("acc", "loss")]
+    evaluated = [f"{split}/{kind}" for split in splits for kind in ("acc", "loss", *["perplexity"] * language)]
     known = [*evaluated, *(name for callback in federated for name in callback.records or ())]
     for callback in present:
         key = getattr(callback, "monitor", None)

@@ -67,7 +67,7 @@ def importable(monkeypatch, request):
 
 
 def data(name: str, **arguments) -> FederatedData:
-    return FederatedData(name=name, num_clients=5, partition=IID(), **{"val_fraction": 0.0, **arguments})
+    return FederatedData(name=name, **{"num_clients": 5, "partition": IID(), "val_fraction": 0.0, **arguments})
 
 
 def test_a_function_that_returns_arrays():
@@ -179,6 +179,14 @@ def test_a_set_that_says_everything_stays_as_it_is():
         ({"x_train": X, "y_train": Y, "groups": ["a"] * 40}, r"groups of shape \[40\].* 50 training samples"),
         ({"x_train": X, "y_train": Y, "groups": ["a", None] * 25}, "groups, row 1: expected a client id, found none"),
         (replace(array_set((X, Y), "here"), groups=torch.arange(3)), r"groups of shape \[3\].* 50 training samples"),
+        (
+            {"x_train": X, "y_train": Y, "x_test": X[:7], "y_test": Y[:7], "groups": Y, "test_groups": Y[:3]},
+            r"test_groups of shape \[3\].* 7 test samples",
+        ),
+        (
+            replace(array_set((X, Y), "here"), groups=torch.from_numpy(Y), client_names=("a",)),
+            "client ids up to 1, expected at most 0 with 1 client_names",
+        ),
     ],
 )
 def test_what_is_wrong_is_said(result, match):
@@ -203,6 +211,19 @@ def test_a_wrong_name_or_a_source_without_effect_is_refused_at_once(name, source
 def test_clients_that_a_set_names():
     found = FederatedData(name="here.by_client", num_clients=3, partition=Natural(), val_fraction=0.1)
     assert sum(found.partition_report.sizes) == 45 and min(found.partition_report.sizes) < 12
+
+
+def test_some_of_the_named_clients_are_tested_on_their_own_samples(monkeypatch, request):
+    owners, tests = (
+        np.array(["b", "a", "c", "b", "a"])[np.arange(50) % 5],
+        np.array(["a", "z", "b", "c", "b", "a", "b"]),
+    )
+    parts = {"x_train": X, "y_train": Y, "x_test": X[:7], "y_test": Y[:7], "groups": owners, "test_groups": tests}
+    monkeypatch.setattr(request.module, "owned", lambda: parts, raising=False)
+    found = data("here.owned", num_clients=2, partition=Natural(clients="largest"))
+    assert found.partition_report.names == ["a", "b"] and found.partition_report.sizes == [20, 20]
+    assert torch.equal(found.prepared.data.x_test, torch.from_numpy(X[[0, 2, 4, 5, 6]]))
+    assert found.prepared.data.test_groups.tolist() == [0, 1, 1, 0, 1]
 
 
 def test_named_clients_count_for_the_natural_partition_only():

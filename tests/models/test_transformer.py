@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpm_lightning.models import ViT
+from fedpm_lightning.models import CharTransformer, ViT
 from fedpm_lightning.models.transformer import Positions, SelfAttention, TransformerBlock
 
 
@@ -44,6 +44,31 @@ def test_a_token_sees_none_of_the_later_ones():
     changed = x.clone()
     changed[:, 4:] += 1
     assert torch.equal(block(x)[:, :4], block(changed)[:, :4])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_some_queries_give_what_all_of_them_do_at_the_last_positions(causal: bool, queries: int) -> None:
+    block, x = TransformerBlock(8, 2, 16, causal).double(), torch.randn(2, 5, 8, dtype=torch.float64)
+    torch.testing.assert_close(block(x, queries), block(x)[:, -queries:])
+
+
+def test_the_character_transformer_is_torchs_stack_of_causal_layers_at_the_last_position():
+    own = CharTransformer(num_classes=7, length=6, width=8, depth=3, heads=2, mlp_width=16).double()
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, "gelu", batch_first=True, norm_first=True)
+    other = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).double()
+    for ours, theirs in zip(own.blocks, other.layers, strict=True):
+        copied(ours.attention, theirs.self_attn)
+        for name, its in (("norm1", "norm1"), ("norm2", "norm2"), ("up", "linear1"), ("down", "linear2")):
+            theirs.get_submodule(its).load_state_dict(ours.get_submodule(name).state_dict())
+    x = torch.randint(0, 7, (4, 6))
+    tokens = own.embed.weight[x] + own.positions.embedding.weight
+    expected = other(tokens, mask=nn.Transformer.generate_square_subsequent_mask(6, dtype=torch.float64))
+    torch.testing.assert_close(own(x), own.head(own.norm(expected[:, -1])))
+    assert own(x[:, :3]).shape == (4, 7), "a shorter window"
+    assert sum(p.numel() for p in CharTransformer().parameters()) == 82_641
+    with pytest.raises(ValueError, match="depth must be at least 1"):
+        CharTransformer(depth=0)
 
 
 def test_patches_are_those_of_a_convolution():

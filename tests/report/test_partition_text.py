@@ -39,6 +39,21 @@ def test_many_clients_come_in_blocks_of_the_terminals_width():
     assert all(block.plain.count("│") == 4 for block in heat_blocks(histogram, 80))
 
 
+def test_named_clients_stand_by_name():
+    text = printed({**TWO, "names": ["Ann", "B [x]"]})
+    assert "   Ann  4  1.00        ██" in text and " B [x]  2  2.00" in text
+
+
+def test_named_clients_of_many_classes_are_a_list_by_size():
+    histogram = [[k + 1, *[0] * 38, 2] for k in range(32)]
+    sizes = [sum(row) for row in histogram]
+    text = printed({"sizes": sizes, "histogram": histogram, "names": [f"role {k}" for k in range(32)]})
+    lines = [line.split() for line in text.splitlines() if "role" in line]
+    assert [line[0] for line in lines] == [str(k) for k in range(31, 1, -1)] and len(lines) == 30
+    assert lines[0][1] == "34" and lines[0][2] == "1.25" and lines[0][-1] == "31" and "│" not in text
+    assert text.splitlines()[-1].split() == ["...", "7", "2", "smaller", "ones"]
+
+
 def test_data_without_classes():
     assert "no heat map" in printed({"sizes": [1, 2], "histogram": []}) and "Gini" in printed({"sizes": [1, 2]})
     assert "no sizes are known" in printed({})

@@ -62,6 +62,12 @@ def test_another_source_of_an_unnamed_data_set_is_another_setting():
     assert of("cifar10", "torchvision") == of("cifar10", "/data/parquet"), "the same images from another place"
 
 
+def test_a_key_that_older_runs_lack_splits_no_row():
+    old = {"data": {"name": "digits", "width": None}}
+    new = {"data": {**old["data"], "stride": None, "label_column": None, "input_columns": None}}
+    assert setting_of(old, "1") == setting_of(new, "1") != setting_of({"data": {**new["data"], "stride": 8}}, "1")
+
+
 def test_rows_that_differ_in_the_task_are_pointed_out(tmp_path, write_run):
     write_run(tmp_path / "a", "FedAvg", acc=(0.5, 0.6, 0.7))
     write_run(tmp_path / "b", "FedProx", acc=(0.5, 0.6, 0.7))

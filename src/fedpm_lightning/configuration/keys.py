@@ -51,7 +51,10 @@ OBSERVERS = frozenset({
 })  # fmt: skip
 """Callbacks that only look: a run with them has the figures of one without."""
 
-KNOWN_DATA = frozenset({"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a"})
+LATER = ("data.label_column", "data.input_columns", "data.stride")
+"""Keys that older runs lack: null means what those runs did."""
+
+KNOWN_DATA = frozenset({"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a", "shakespeare"})
 """With these names `data.source` only says where the same data lie; with any other it says which data they are."""
 
 
@@ -141,6 +144,9 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, default in (("model.lr_schedule", ".Constant"), ("model.server_optimizer", ".Assign")):
         if str(flat.get(key)).endswith(default):
             flat[key] = None
+    for key in LATER:
+        if flat.get(key, "") is None:
+            del flat[key]
     source = data_source(flat)
     flat = {
         key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source

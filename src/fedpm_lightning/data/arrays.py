@@ -31,6 +31,7 @@ class DataRequest:
         width: Number of features of a LIBSVM file, or None to follow the set.
         label_column: The column of classes of a table or a Hugging Face set, or None for its usual name.
         input_columns: Their columns of inputs, or None for all others.
+        stride: Characters between the starts of two windows of a text, or None for 1.
     """
 
     name: str
@@ -40,6 +41,7 @@ class DataRequest:
     width: int | None = None
     label_column: str | None = None
     input_columns: tuple[str, ...] | None = None
+    stride: int | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,13 @@ class ArraySet:
         normalise: Applied to uint8 batches; None for floating inputs.
         augment: The default augmentation of training batches, or None.
         follows_precision: Whether floating inputs take the precision of the run; LIBSVM's stay float64.
+        test_groups: Client ids of the test samples, int64 [m], where the source names them: a run on some of the
+            clients is tested on theirs.
+        client_names: The name of each client id, where ids number names.
+        overlap: Where the training samples of a client stand in time order, how many before it a sample shares content
+            with: validation takes the last ones of each client and so many before them are left out. None: samples have
+            no order, and validation takes any.
+        language: Whether inputs are token ids and targets the next token: perplexity is recorded beside the loss.
     """
 
     x_train: Tensor
@@ -67,6 +76,10 @@ class ArraySet:
     normalise: Normalise | None = None
     augment: Augment | None = None
     follows_precision: bool = False
+    test_groups: Tensor | None = None
+    client_names: tuple[str, ...] = ()
+    overlap: int | None = None
+    language: bool = False
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -90,7 +103,8 @@ class ArraySet:
             groups = None if self.groups is None else self.groups[train]
             chosen = replace(chosen, x_train=self.x_train[train], y_train=self.y_train[train], groups=groups)
         if test is not None:
-            chosen = replace(chosen, x_test=self.x_test[test], y_test=self.y_test[test])
+            groups = None if self.test_groups is None else self.test_groups[test]
+            chosen = replace(chosen, x_test=self.x_test[test], y_test=self.y_test[test], test_groups=groups)
         return chosen
 
 

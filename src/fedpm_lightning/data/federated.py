@@ -37,11 +37,12 @@ class FederatedData(LightningDataModule):
 
     Args:
         name: Data set: digits (embedded), cifar10, cifar100, mnist, fashion_mnist, svhn; a9a, w8a or libsvm
-            (LIBSVM text); csv (a table); hf (columns of a Hugging Face set); any name for a set that `source` locates;
-            or the import path of a function or class of your own, my_package.my_module.my_loader, that returns the
-            data (docs/data.md).
+            (LIBSVM text); csv (a table); hf (columns of a Hugging Face set); shakespeare (a file of plays); any name
+            for a set that `source` locates; or the import path of a function or class of your own,
+            my_package.my_module.my_loader, that returns the data (docs/data.md).
         source: "torchvision" (downloads), a folder of parquet files or images, a Hugging Face Hub id, a LIBSVM
-            file (its test part is <file>.t, if there is one), or a CSV file or a folder of train.csv and test.csv.
+            file (its test part is <file>.t, if there is one), a CSV file or a folder of train.csv and test.csv, or a
+            file of plays.
         root: Folder for downloads and decoded copies; null is $FEDPM_DATA, or else ~/.cache/fedpm-lightning.
         num_clients: Number of clients, N.
         participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
@@ -52,13 +53,14 @@ class FederatedData(LightningDataModule):
         eval_batch_size: Samples a batch in evaluation.
         augment: Augment training images; null follows the data set's default.
         val_fraction: Share of the training set held out, class-balanced, BEFORE partitioning; 0 for none.
-            Clients that the source names keep at least one sample.
+            Clients that the source names keep at least one sample. Of texts, the last part of each role's.
         limit_train: Use a class-balanced subset of so many training samples (validation samples included).
         limit_test: Use a class-balanced subset of so many test samples.
         seed: Seed of hold-out, partition, cohorts and batches.
         width: Number of features of a LIBSVM file; null is that of the named set, or else the largest index.
         label_column: Column of the classes, for csv and hf; null is label (hf: or fine_label, labels).
         input_columns: Columns of the inputs, for csv and hf; null is all others (hf: or the column of images).
+        stride: Characters between the starts of two windows of a text; null is 1, as LEAF has it.
 
     Raises:
         ValueError: If an argument is outside its range.
@@ -84,6 +86,7 @@ class FederatedData(LightningDataModule):
         width: int | None = None,
         label_column: str | None = None,
         input_columns: list[str] | None = None,
+        stride: int | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -94,6 +97,7 @@ class FederatedData(LightningDataModule):
             "limit_train": limit_train,
             "limit_test": limit_test,
             "width": width,
+            "stride": stride,
         }.items():
             if value is not None and value < 1:
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
@@ -103,14 +107,15 @@ class FederatedData(LightningDataModule):
             raise ValueError(f"data.val_fraction must be in [0, 1), got {val_fraction}; 0 holds nothing out")
         if seed < 0:
             raise ValueError(f"data.seed must be 0 or more, got {seed}")
-        check_effect(name, source, width)
+        check_effect(name, source, width, stride)
         check_columns(name, source, label_column, input_columns)
         self.root = data_root(root)
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
         self.partition = Dirichlet(alpha=0.1) if partition is None else partition
         columns = None if input_columns is None else tuple(input_columns)
-        self._request = DataRequest(name, source, self.root, self.partition.group_column, width, label_column, columns)
+        column = self.partition.group_column
+        self._request = DataRequest(name, source, self.root, column, width, label_column, columns, stride)
         self.augment, self.val_fraction = augment, val_fraction
         self.limit_train, self.limit_test = limit_train, limit_test
         self._settings = BatchSettings(seed, batch_size, drop_last, eval_batch_size)
@@ -181,6 +186,11 @@ class FederatedData(LightningDataModule):
         dtype = resident.dtype if normalise is not None else x.dtype
         scale = {} if normalise is None else {"mean": normalise.mean, "std": normalise.std}
         return {"shape": list(self.input_shape), "dtype": str(dtype).removeprefix("torch."), **scale}
+
+    @property
+    def language(self) -> bool:
+        """Whether the next token is predicted, so that perplexity is recorded."""
+        return self.prepared.data.language
 
     @property
     def partition_report(self) -> PartitionReport:

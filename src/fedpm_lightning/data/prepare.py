@@ -1,4 +1,4 @@
-"""From a loaded data set to a partitioned one: subset, hold-out, split; pure functions."""
+"""From a loaded data set to a partitioned one: clients, subset, hold-out, split; pure functions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.data.arrays import ArraySet, stratified_choice
+from fedpm_lightning.data.hold_out import class_balanced, hold_out, one_of_each
 from fedpm_lightning.data.partitions.base import Indices, Partition
 from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.rng import numpy_generator
@@ -42,7 +43,7 @@ def prepare(
     limit_train: int | None = None,
     limit_test: int | None = None,
 ) -> Prepared:
-    """Restrict the set, hold validation samples out, and spread the rest over clients, in this order.
+    """Choose clients, restrict the set, hold validation samples out, and spread the rest over clients, in this order.
 
     Clients that the source names keep at least one sample each.
 
@@ -59,61 +60,46 @@ def prepare(
         ValueError: If a share or a limit leaves nothing to hold out or to train on, or the partition cannot spread
             the samples.
     """
-    if partition.group_column is None:
-        raw = replace(raw, groups=None)
+    named = partition.group_column is not None
+    raw = _of_chosen(raw, partition, num_clients, seed)
     if limit_test is not None and limit_test < len(raw.y_test):
         rows = stratified_choice(raw.y_test.numpy(), limit_test, numpy_generator(seed, "limit-test"))
         raw = raw.take(test=torch.from_numpy(rows))
     if limit_train is not None and limit_train < len(raw.y_train):
-        raw = raw.take(torch.from_numpy(_limited(raw, limit_train, numpy_generator(seed, "limit-train"))))
-    val = _held_out(raw, val_fraction, numpy_generator(seed, "hold-out"))
-    train = np.setdiff1d(np.arange(len(raw.y_train)), val)
-    data = raw.take(torch.from_numpy(train)) if len(val) else raw
+        raw = raw.take(torch.from_numpy(_limited(raw, limit_train, named, numpy_generator(seed, "limit-train"))))
+    held = hold_out(raw, val_fraction, named, numpy_generator(seed, "hold-out"))
+    data = raw.take(torch.from_numpy(held.train)) if len(held.val) else raw
+    if not named:
+        data = replace(data, groups=None, test_groups=None, client_names=())
     groups = None if data.groups is None else data.groups.numpy()
     parts = partition.split(data.y_train.numpy(), num_clients, seed, groups)
+    names = [data.client_names[k] for k in np.unique(groups)] if groups is not None and data.client_names else None
+    labels, described = data.y_train.numpy(), partition.describe()
     return Prepared(
         data=data,
-        x_val=raw.x_train[torch.from_numpy(val)],
-        y_val=raw.y_train[torch.from_numpy(val)],
+        x_val=raw.x_train[torch.from_numpy(held.val)],
+        y_val=raw.y_train[torch.from_numpy(held.val)],
         parts=parts,
-        report=PartitionReport.build(parts, data.y_train.numpy(), raw.num_classes, partition.describe(), seed),
+        report=PartitionReport.build(parts, labels, raw.num_classes, described, seed, names),
     )
 
 
-def _limited(raw: ArraySet, limit: int, rng: np.random.Generator) -> Indices:
+def _of_chosen(raw: ArraySet, partition: Partition, num_clients: int, seed: int) -> ArraySet:
+    """Restrict a set to the clients that the partition chooses of those that the source names, and to their tests."""
+    chosen = None if raw.groups is None else partition.choose(raw.groups.numpy(), num_clients, seed)
+    if raw.groups is None or chosen is None:
+        return raw
+    ids = torch.from_numpy(chosen)
+    test = None if raw.test_groups is None else torch.isin(raw.test_groups, ids).nonzero().flatten()
+    return raw.take(torch.isin(raw.groups, ids).nonzero().flatten(), test)
+
+
+def _limited(raw: ArraySet, limit: int, named: bool, rng: np.random.Generator) -> Indices:
     """Choose `limit` training rows, class-balanced, with a row of every client that the source names."""
-    kept = _one_of_each(raw)
+    kept = one_of_each(raw, named)
     if limit < len(kept):
         raise ValueError(
             f"data.limit_train is {limit}, but each of the {len(kept)} clients that the source names needs a training "
             f"sample; set it to {len(kept)} or more"
         )
-    return np.sort(np.concatenate([kept, _choice(raw, limit - len(kept), kept, rng)]))
-
-
-def _held_out(raw: ArraySet, fraction: float, rng: np.random.Generator) -> Indices:
-    """Choose the validation rows, class-balanced, leaving every client that the source names a row."""
-    kept, samples = _one_of_each(raw), len(raw.y_train)
-    number = round(fraction * samples)
-    if fraction > 0 and number == 0:
-        raise ValueError(
-            f"data.val_fraction {fraction} of {samples} training samples holds none out; set it to 0, or to "
-            f"{1 / samples:.2g} or more"
-        )
-    if number > samples - len(kept):
-        raise ValueError(
-            f"data.val_fraction {fraction} holds {number} of {samples} training samples out, but each of the "
-            f"{len(kept)} clients that the source names has to keep one; lower it, or set it to 0"
-        )
-    return _choice(raw, number, kept, rng)
-
-
-def _one_of_each(raw: ArraySet) -> Indices:
-    """Return a row of every client that the source names; without names, no row."""
-    return np.empty(0, np.int64) if raw.groups is None else np.unique(raw.groups.numpy(), return_index=True)[1]
-
-
-def _choice(raw: ArraySet, size: int, kept: Indices, rng: np.random.Generator) -> Indices:
-    """Choose training rows, class-balanced, apart from those that are kept."""
-    free = np.setdiff1d(np.arange(len(raw.y_train)), kept)
-    return free[stratified_choice(raw.y_train.numpy()[free], size, rng)]
+    return np.sort(np.concatenate([kept, class_balanced(raw, limit - len(kept), kept, rng)]))

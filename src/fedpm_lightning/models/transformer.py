@@ -52,12 +52,15 @@ class SelfAttention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
         self.out = nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map tokens [b, t, width] to tokens of the same shape."""
-        q, k, v = (project(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for project in (self.q, self.k, self.v))
-        scores = q @ k.mT / q.shape[-1] ** 0.5  # [b, heads, t, t]
+    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:
+        """Map tokens [b, t, width] to tokens of the same shape, or to those of the last `queries` positions."""
+        asking = x if queries is None else x[:, -queries:]
+        projected = (self.q(asking), self.k(x), self.v(x))
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected)
+        scores = q @ k.mT / q.shape[-1] ** 0.5  # [b, heads, queries, t]
         if self.causal:
-            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(1)
+            first = x.shape[1] - asking.shape[1]
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=x.device).triu(first + 1)
             scores = scores.masked_fill(later, -torch.inf)
         return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
@@ -83,7 +86,8 @@ class TransformerBlock(nn.Module):
         self.up, self.down = nn.Linear(width, mlp_width), nn.Linear(mlp_width, width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Map tokens [b, t, width] to tokens of the same shape."""
-        x = x + self.dropout(self.attention(self.norm1(x)))
+    def forward(self, x: Tensor, queries: int | None = None) -> Tensor:
+        """Map tokens [b, t, width] to tokens of the same shape, or to those of the last `queries` positions."""
+        added = self.attention(self.norm1(x), queries)
+        x = (x if queries is None else x[:, -queries:]) + self.dropout(added)
         return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))

@@ -37,6 +37,8 @@ METRICS: dict[str, Metric] = {
     "val/acc": Metric("Validation accuracy", _SHARE, "max"),
     "test/loss": Metric("Test loss", _LOSS, "min"),
     "val/loss": Metric("Validation loss", _LOSS, "min"),
+    "test/perplexity": Metric("Test perplexity", "perplexity", "min", "exp of the loss: 1 is certainty, C a guess."),
+    "val/perplexity": Metric("Validation perplexity", "perplexity", "min", "exp of the loss."),
     "train/loss": Metric("Training loss", _LOSS, "min", "As clients saw it while they trained."),
     "opt/gap": Metric("Gap f(θ) - f(θ*)", "loss gap", "min", "Training objective above its optimum.", True),
     "opt/distance": Metric(

@@ -19,7 +19,7 @@ from fedpm_lightning.client.local_model import CompileMode, LocalModel
 from fedpm_lightning.client.local_round import OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
-from fedpm_lightning.evaluation import Evaluation, check_network
+from fedpm_lightning.evaluation import Evaluation, check_network, is_language
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, rank_and_size
 from fedpm_lightning.round.aggregation import Aggregation
@@ -270,7 +270,8 @@ class Federation:
             for batch in batches:
                 self.evaluate_batch(split, batch)
         self.net.train()
-        return {name: value for split in data.eval_names for name, value in self.evaluation.compute(split).items()}
+        found = [self.evaluation.compute(split, is_language(data)) for split in data.eval_names]
+        return {name: value for figures in found for name, value in figures.items()}
 
     def evaluate_batch(self, split: str, batch: Batch) -> Tensor:
         """Add a batch to a split's figures, at theta or where the method says; return the predicted classes [B]."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.random import Generator
@@ -70,6 +70,16 @@ class Partition(ABC):
         parts = [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
         self._verify(parts, len(labels), num_clients)
         return parts
+
+    def choose(self, groups: Labels, num_clients: int, seed: int) -> Labels | None:
+        """Return the ids of the clients that take part, of those that the source names; None: the whole set is spread.
+
+        Args:
+            groups: Client id of every training sample, validation samples included, [n].
+            num_clients: N.
+            seed: The experiment's seed.
+        """
+        return None
 
     @abstractmethod
     def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
@@ -143,25 +153,53 @@ class InOrder(Partition):
 class Natural(Partition):
     """The source itself names the client of every sample: one client for each distinct id, in sorted order.
 
+    Where only some of them take part, the test samples are those of the same clients, if the source names them too.
+
     Args:
         column: The parquet or Hub column with the ids. In an image folder the ids are the folders between the
             split and the classes (train/<client>/<class>/*.png), and no column is named.
+        clients: Which N of them take part: all (then N is their number), the N with the most samples (largest), or any
+            N, drawn by the seed (random).
+        min_samples: Training samples, validation included, below which a client does not count.
+
+    Raises:
+        ValueError: If `clients` is none of these, or `min_samples` is below 1.
     """
 
     column: str = "client_id"
+    clients: Literal["all", "largest", "random"] = "all"
+    min_samples: int = 1
+
+    def __post_init__(self) -> None:
+        if self.clients not in ("all", "largest", "random"):
+            raise ValueError(f"clients must be all, largest or random, got {self.clients!r}")
+        if self.min_samples < 1:
+            raise ValueError(f"min_samples must be at least 1, got {self.min_samples}")
 
     @property
     def group_column(self) -> str | None:
         """The source's column of client ids."""
         return self.column
 
+    def choose(self, groups: Labels, num_clients: int, seed: int) -> Labels:
+        """Return the ids of the clients that take part, sorted."""
+        ids, sizes = np.unique(groups, return_counts=True)
+        ids, sizes = ids[sizes >= self.min_samples], sizes[sizes >= self.min_samples]
+        if len(ids) < num_clients or (self.clients == "all" and len(ids) != num_clients):
+            enough = "" if self.min_samples == 1 else f" with at least {self.min_samples} samples"
+            some = "" if len(ids) < num_clients else ", or data.partition.clients to largest or random"
+            raise ValueError(
+                f"Natural: the source names {len(ids)} clients{enough} but num_clients is {num_clients}; "
+                f"set data.num_clients to {len(ids)}{some}"
+            )
+        if self.clients == "random":
+            return np.sort(numpy_generator(seed, "natural-clients").choice(ids, num_clients, replace=False))
+        # A stable sort: of equal sizes the first id.
+        return np.sort(ids[np.argsort(-sizes, kind="stable")[:num_clients]])
+
     def _assign(self, labels: Labels, num_clients: int, rng: Generator, groups: Labels | None) -> list[Indices]:
         if groups is None or len(groups) != len(labels):
             raise ValueError("Natural needs a client id for every sample, and this data set has none")
-        ids, owner = np.unique(groups, return_inverse=True)
-        if len(ids) != num_clients:
-            raise ValueError(
-                f"Natural: the source names {len(ids)} clients but num_clients is {num_clients}; "
-                f"set data.num_clients to {len(ids)}"
-            )
-        return [np.flatnonzero(owner == k) for k in range(num_clients)]
+        # Those of `choose`: of what is held out since then, min_samples knows nothing.
+        ids = Natural(self.column).choose(groups, num_clients, seed=0)
+        return [np.flatnonzero(groups == k) for k in ids]

@@ -23,6 +23,7 @@ class PartitionReport:
         sha256: Digest of every client's indices: equal digests are equal splits.
         sizes: n_i, one a client.
         histogram: Samples of each class at each client, [N][classes].
+        names: The clients' names, where the source names them.
     """
 
     partition: dict[str, Any]
@@ -31,15 +32,22 @@ class PartitionReport:
     sha256: str
     sizes: list[int]
     histogram: list[list[int]]
+    names: list[str] | None = None
 
     @classmethod
     def build(
-        cls, parts: Sequence[Indices], labels: Labels, num_classes: int, partition: dict[str, Any], seed: int
+        cls,
+        parts: Sequence[Indices],
+        labels: Labels,
+        num_classes: int,
+        partition: dict[str, Any],
+        seed: int,
+        names: list[str] | None = None,
     ) -> PartitionReport:
         """Recount a split from the data set's own labels at the split's indices."""
         histogram = [np.bincount(labels[part].astype(np.int64), minlength=num_classes).tolist() for part in parts]
         sizes = [len(part) for part in parts]
-        return cls(partition, seed, len(labels), partition_hash(parts), sizes, histogram)
+        return cls(partition, seed, len(labels), partition_hash(parts), sizes, histogram, names)
 
     @property
     def num_clients(self) -> int:
@@ -48,7 +56,8 @@ class PartitionReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON types, for partition.json."""
-        return {"num_clients": self.num_clients, **asdict(self)}
+        facts = {"num_clients": self.num_clients, **asdict(self)}
+        return {key: value for key, value in facts.items() if value is not None}
 
     def summary(self) -> str:
         """Return one line: clients, smallest, mean and largest size, classes a client."""

@@ -10,6 +10,7 @@ from fedpm_lightning.data.sources.custom import find_custom, load_custom
 from fedpm_lightning.data.sources.hub_columns import load_columns, open_parts
 from fedpm_lightning.data.sources.images import load_digits, load_images
 from fedpm_lightning.data.sources.libsvm import WIDTHS, load_libsvm, test_file, train_file
+from fedpm_lightning.data.sources.plays import PLAYS, load_play
 from fedpm_lightning.data.sources.tables import csv_files, load_csv
 from fedpm_lightning.data.sources.torchvision_set import SPECS
 
@@ -21,6 +22,7 @@ LOADERS: dict[str, Loader] = {
     **dict.fromkeys(WIDTHS, load_libsvm),
     "csv": load_csv,
     "hf": load_columns,
+    **dict.fromkeys(PLAYS, load_play),
 }
 """The named data sets."""
 
@@ -53,11 +55,12 @@ def load(request: DataRequest) -> ArraySet:
     return (loader or load_images)(request)
 
 
-def check_effect(name: str, source: str, width: int | None) -> None:
+def check_effect(name: str, source: str, width: int | None, stride: int | None = None) -> None:
     """Refuse settings that a set would not look at.
 
     Raises:
-        ValueError: If a source is given for a set that has none, or a width for what is no LIBSVM file.
+        ValueError: If a source is given for a set that has none, a width for what is no LIBSVM file, or a stride for
+            what is no text.
     """
     if "." in name:
         find_custom(name, source)
@@ -68,6 +71,8 @@ def check_effect(name: str, source: str, width: int | None) -> None:
         )
     if width is not None and name not in WIDTHS:
         raise ValueError(f"data.width {width} has no effect on data.name {name}: it is for LIBSVM files; leave it out")
+    if stride is not None and name not in PLAYS:
+        raise ValueError(f"data.stride {stride} has no effect on data.name {name}: it is for texts; leave it out")
 
 
 def check_columns(name: str, source: str, label: str | None, inputs: Sequence[str] | None) -> None:
@@ -99,3 +104,12 @@ def has_test_part(name: str, source: str, root: Path) -> bool:
     if name == "hf":
         return "test" in open_parts(source)
     return name not in WIDTHS or test_file(train_file(name, source, root)) is not None
+
+
+def is_language(name: str, source: str, root: Path) -> bool:
+    """Tell whether the next token is predicted.
+
+    Raises:
+        ValueError: If a set of one's own cannot be loaded.
+    """
+    return load_custom(name, source, root).language if "." in name else name in PLAYS

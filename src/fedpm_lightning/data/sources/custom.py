@@ -28,7 +28,7 @@ from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 Loader = Callable[..., Any]
 
 PARTS = ("x_train", "y_train", "x_test", "y_test")
-"""What a dictionary may hold beside `groups`; the first two must be there."""
+"""What a dictionary may hold beside `groups` and `test_groups`; the first two must be there."""
 
 
 def find_custom(name: str, source: str) -> Loader:
@@ -106,14 +106,20 @@ def array_set(result: object, place: str) -> ArraySet:
 
 def _by_name(parts: Mapping[str, Any], place: str) -> ArraySet:
     """Return the set of a dictionary of parts."""
-    if not {*PARTS[:2]} <= parts.keys() <= {*PARTS, "groups"}:
+    if not {*PARTS[:2]} <= parts.keys() <= {*PARTS, "groups", "test_groups"}:
         raise BrokenDataError(
             f"{place}: a dictionary of {', '.join(parts)}; expected x_train and y_train, and if you like x_test and "
-            "y_test, and groups, the client of each training sample"
+            "y_test, and groups and test_groups, the client of each training and test sample"
         )
     data = array_set([parts[name] for name in PARTS if name in parts], place)
-    groups = parts.get("groups")
-    return data if groups is None else replace(data, groups=numbered(np.asarray(groups).tolist(), f"{place}, groups"))
+    if parts.get("groups") is None:
+        return data
+    groups, tests = (np.asarray(parts.get(key, [])).tolist() for key in ("groups", "test_groups"))
+    ids = numbered([*groups, *tests], f"{place}, groups")  # a client has one number in both parts
+    written = dict(zip(ids.tolist(), [*groups, *tests], strict=True))
+    names = () if all(str(name).isdecimal() for name in written.values()) else (written[k] for k in sorted(written))
+    test_groups = ids[len(groups) :] if "test_groups" in parts else None
+    return replace(data, groups=ids[: len(groups)], test_groups=test_groups, client_names=tuple(map(str, names)))
 
 
 def stacked(dataset: Any) -> tuple[Tensor, Tensor]:
@@ -173,5 +179,15 @@ def checked(data: ArraySet, place: str) -> ArraySet:
         raise BrokenDataError(
             f"{place}: groups of shape {list(data.groups.shape)}, expected a client id for each of the "
             f"{len(data.y_train)} training samples"
+        )
+    if data.test_groups is not None and data.test_groups.shape != data.y_test.shape:
+        raise BrokenDataError(
+            f"{place}: test_groups of shape {list(data.test_groups.shape)}, expected a client id for each of the "
+            f"{len(data.y_test)} test samples"
+        )
+    if data.groups is not None and data.client_names and not 0 <= int(data.groups.max()) < len(data.client_names):
+        raise BrokenDataError(
+            f"{place}: client ids up to {int(data.groups.max())}, expected at most {len(data.client_names) - 1} with "
+            f"{len(data.client_names)} client_names"
         )
     return replace(data, y_train=data.y_train.long(), y_test=data.y_test.long())

@@ -10,7 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedpm_lightning.report.partitions.heterogeneity import effective_classes, heterogeneity_of
+from fedpm_lightning.report.partitions.heterogeneity import (
+    client_heterogeneity,
+    effective_classes,
+    heterogeneity_of,
+)
 
 SHADES = " ░▒▓█"
 """From no sample of the class to (nearly) all of the client's samples: shares up to 0, 1/4, 1/2, 3/4, 1."""
@@ -22,7 +26,7 @@ def print_partition(partition: dict[str, Any], title: str, console: Console | No
     """Print what partition.json holds.
 
     Args:
-        partition: `sizes`, `histogram` [N][C], `sha256`, `num_samples`.
+        partition: `sizes`, `histogram` [N][C], `sha256`, `num_samples`, and `names` where the source names the clients.
         title: The first line.
         console: Where to; default: the terminal.
     """
@@ -35,8 +39,12 @@ def print_partition(partition: dict[str, Any], title: str, console: Console | No
         console.print("no heat map: the data have no classes to count", markup=False)
         return
     console.print()
-    if len(histogram) <= _MANY_CLIENTS and len(histogram[0]) <= _MANY_CLASSES:
-        console.print(client_table(histogram))
+    names, many = partition.get("names"), len(histogram[0]) > _MANY_CLASSES
+    if names and many:
+        console.print(name_table(histogram, names))
+        return
+    if len(histogram) <= _MANY_CLIENTS and not many:
+        console.print(client_table(histogram, names))
     else:
         for block in heat_blocks(histogram, console.width):
             console.print(block)
@@ -82,7 +90,23 @@ def shares(histogram: Sequence[Sequence[int]]) -> list[list[float]]:
     return (counts / np.where(totals > 0, totals, 1.0)).tolist()
 
 
-def client_table(histogram: Sequence[Sequence[int]]) -> Table:
+def name_table(histogram: Sequence[Sequence[int]], names: Sequence[str]) -> Table:
+    """Lay out named clients by falling size, the largest 30, where there are too many classes for a heat map."""
+    table = Table(box=None, pad_edge=False)
+    for head in ("client", "n", "eff.", "TV"):
+        table.add_column(head, justify="right")
+    table.add_column("name", no_wrap=True)
+    classes, distances = client_heterogeneity(histogram)
+    sizes = [sum(counts) for counts in histogram]
+    order = sorted(range(len(sizes)), key=lambda k: -sizes[k])
+    for k in order[:_MANY_CLIENTS]:
+        table.add_row(str(k), f"{sizes[k]:,}", f"{classes[k]:.2f}", f"{distances[k]:.3f}", Text(names[k]))
+    if left := order[_MANY_CLIENTS:]:
+        table.add_row("...", f"{sum(sizes[k] for k in left):,}", "", "", f"{len(left)} smaller ones")
+    return table
+
+
+def client_table(histogram: Sequence[Sequence[int]], names: Sequence[str] | None = None) -> Table:
     """Lay out few clients: a line each, with size, effective classes and two characters a class."""
     table = Table(box=None, pad_edge=False)
     for head in ("client", "n", "eff."):
@@ -91,7 +115,12 @@ def client_table(histogram: Sequence[Sequence[int]]) -> Table:
     classes = effective_classes(histogram)
     for client, (row, counts) in enumerate(zip(shares(histogram), histogram, strict=True)):
         cells = " " * len("class ") + "".join(shade(share) * 2 for share in row)
-        table.add_row(str(client), str(sum(counts)), f"{classes[client]:.2f}", Text(cells, "cyan"))
+        table.add_row(
+            Text(names[client] if names else str(client)),
+            str(sum(counts)),
+            f"{classes[client]:.2f}",
+            Text(cells, "cyan"),
+        )
     return table
 
 
