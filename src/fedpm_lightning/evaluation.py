@@ -69,8 +69,11 @@ def predicted(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1)
 
 
-def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> None:
+def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> Tensor:
     """Try the network on two samples of `data`, the experiment's FederatedData, in the trainer's precision.
+
+    Returns:
+        The samples' inputs [2, ...].
 
     Raises:
         ValueError: In words, if the network cannot take the data's inputs, gives too few outputs or something else than
@@ -107,3 +110,4 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
             f"model.net {name} has {outputs.shape[-1]} outputs, data.name {data.name} has "
             f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}"
         )
+    return inputs

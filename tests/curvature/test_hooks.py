@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
-from fedpm_lightning.curvature.hooks import Rows, collect_input_rows
+from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.layers import find_layers
+from fedpm_lightning.curvature.rows import Rows
 
 
 def cnn() -> nn.Module:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layers import find_layers, rules, rules_summary, rules_table
+from fedpm_lightning.curvature.layers import find_layers
+from fedpm_lightning.curvature.rules import rules, rules_summary, rules_table
 
 
 def linear(bias: bool) -> nn.Module:
@@ -81,7 +82,7 @@ def test_shared_and_frozen_parameters_are_plain() -> None:
 def test_the_table_names_each_parameter_once_with_its_reason() -> None:
     table = "\n".join(rules_table(Shared()))
     assert len(rules_table(Shared())) == len(rules(Shared()))
-    for words in ("d = 5", "d = 4", "(frozen)", "(shared)", "(no factor)"):
+    for words in ("d = 5", "d = 4", "(frozen)", "(shared by layers of two kinds)", "(no factor)"):
         assert words in table
 
 
@@ -91,7 +92,12 @@ def test_the_summary_counts_tensors_and_numbers_by_rule() -> None:
     assert rules_summary(nn.Linear(3, 4)) == "FOOF for 2 of 2 tensors (16 of 16 numbers)"
 
 
-def test_attention_and_reparametrised_layers_are_left_alone() -> None:
+class OwnAttention(nn.MultiheadAttention):
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.out_proj(x)
+
+
+def test_layers_with_a_forward_of_their_own_and_reparametrised_ones_are_left_alone() -> None:
     net = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 2))
     assert [layer.name for layer in find_layers(net)] == ["1"]
-    assert find_layers(nn.MultiheadAttention(4, 2)) == []
+    assert find_layers(OwnAttention(4, 2)) == []

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.curvature.damping import CurvatureError, DampingWatch, damping
-from fedpm_lightning.curvature.flat import DiagonalPreconditioner
+from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.types import OnWire, wire_bytes

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.math import gram
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.preconditioners import Foof
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix, preconditioned_mix, weighted_mean

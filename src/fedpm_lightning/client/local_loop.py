@@ -11,7 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
-from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.unequal_batches import Observed
 from fedpm_lightning.types import Batch, Params
 

@@ -19,7 +19,8 @@ from fedpm_lightning.client.memory_format import to_channels_last, use_channels_
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.curvature.layers import find_layers
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.output_gradients import collect_errors, with_errors
 from fedpm_lightning.curvature.unequal_batches import Observed
 from fedpm_lightning.types import Batch, Params, clone_params

@@ -23,9 +23,10 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.curvature.damping import DampingMode, damping
-from fedpm_lightning.curvature.hooks import Rows
+from fedpm_lightning.curvature.diagonal import damped_factor
 from fedpm_lightning.curvature.math import Spatial, full_precision, gram, trace
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 
 
@@ -87,12 +88,23 @@ class RunningFactor:
         spatial: `mean` or `sum` over a convolution's positions.
         max_rows: A layer four times as wide keeps the last batches that have at most so many rows together (the newest
             one whatever it has), and stays with Woodbury; None: no layer does, A becomes dense.
+        diagonal: Whether A is a stack of matrices of size 1.
+        rows_suffice: Whether A can come to hold what later batches bring; the frequencies of tokens cannot.
 
     Ranges and defaults are those of `preconditioners.Foof`.
     """
 
-    def __init__(self, layer: str, ema: float, spatial: Spatial = "mean", max_rows: int | None = None) -> None:
+    def __init__(
+        self,
+        layer: str,
+        ema: float,
+        spatial: Spatial = "mean",
+        max_rows: int | None = None,
+        diagonal: bool = False,
+        rows_suffice: bool = True,
+    ) -> None:
         self.layer, self.ema, self.max_rows = layer, ema, max_rows
+        self._diagonal, self._rows_suffice = diagonal, rows_suffice
         self.spatial: Spatial = spatial
         self.enough_rows = False
         """Whether A rests (or, with ema > 0, has rested) on at least d rows. Below that, a new batch's gradient lies in
@@ -110,9 +122,9 @@ class RunningFactor:
     def start_from(self, A: Tensor, batches: float) -> None:
         """Begin the running mean at A [*, d, d], which counts as so many batches (inf: no batch changes it).
 
-        Such a layer has enough rows: A holds what the whole cohort has seen.
+        Such a layer has enough rows, if it ever can: A holds what the whole cohort has seen.
         """
-        self._state, self._total, self._start, self.enough_rows = A, batches, (A, batches), True
+        self._state, self._total, self._start, self.enough_rows = A, batches, (A, batches), self._rows_suffice
         self._d = A.shape[-1]
 
     @torch.no_grad()
@@ -141,7 +153,7 @@ class RunningFactor:
                 self._state.append(rows.scaled(self.spatial))
         self._errors = None if rows.errors is None else rows.errors * rows.n(self.spatial) ** 0.5
         enough = isinstance(self._state, Tensor) and self._support >= self._d
-        self.enough_rows = enough or (self.enough_rows and self.ema > 0)
+        self.enough_rows = self._rows_suffice and (enough or (self.enough_rows and self.ema > 0))
 
     @property
     def errors(self) -> Tensor | None:
@@ -167,9 +179,9 @@ class RunningFactor:
         return torch.lerp(old, A, share)
 
     @property
-    def keeps_enough_rows(self) -> bool:
-        """Whether A is dense, rests on enough rows, and will, however few come next."""
-        return self.enough_rows and self.ema > 0
+    def stays_dense(self) -> bool:
+        """Whether A is dense, has as many rows as it needs, and will, however few come next."""
+        return self._diagonal or (self.enough_rows and self.ema > 0)
 
     @property
     def age(self) -> tuple[int, bool, bool]:
@@ -206,7 +218,7 @@ class RunningFactor:
             return self.preconditioner(delta, mode)
         A, batches = self._start
         own = torch.lerp(A, self._state, self._total / (self._total - batches))
-        return DensePreconditioner(self.layer, own, damping(delta, mode, trace(own) / own.shape[-1]))
+        return damped_factor(self.layer, own, delta, mode, self._diagonal)
 
     def preconditioner(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed, not factorised.
@@ -217,10 +229,11 @@ class RunningFactor:
         if self._state is None:
             raise RuntimeError(
                 f"layer {self.layer!r} has a gradient but no rows: run the forward pass inside "
-                "collect_input_rows(net, foof.observed_layers()) and pass the result to update_curvature()"
+                "collect_input_rows(net, foof.observed_layers()) and pass the result to update_curvature(); where the "
+                f"network uses the weight without calling the layer, set --model.method.preconditioner.plain "
+                f"'[{self.layer}]'"
             )
         if isinstance(self._state, Tensor):
-            A = self._state
-            return DensePreconditioner(self.layer, A, damping(delta, mode, trace(A) / A.shape[-1]))
+            return damped_factor(self.layer, self._state, delta, mode, self._diagonal)
         X, K = self._state.scaled()
         return LowRankPreconditioner(self.layer, X, damping(delta, mode, trace(K) / X.shape[-1]), K)

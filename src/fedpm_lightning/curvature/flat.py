@@ -15,9 +15,6 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params
 
 
@@ -93,27 +90,3 @@ class DiagonalLayer(FlatLayer):
     def unpack(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Params:
         """Undo `matrix`, in the dtypes of `like`."""
         return {name: part.to(like[name].dtype) for name, part in self.split(matrix[..., 0, 0]).items()}
-
-
-class DiagonalPreconditioner(DensePreconditioner):
-    """P = diag(h) + delta I as d matrices of size 1: DiagonalPreconditioner(layer, h [*, d, 1, 1], delta [*, d])."""
-
-    @property
-    @override
-    def scale(self) -> Tensor:
-        """The mean of h, for every coordinate, [*, d]."""
-        h = self.factor[..., 0, 0]
-        return h.mean(dim=-1, keepdim=True).expand_as(h)
-
-    @property
-    @override
-    def wire_bytes(self) -> int:
-        """Bytes of the diagonal h + delta."""
-        return self.factor.numel() * self.factor.element_size()
-
-    @override
-    @timed("factors")
-    def factorise(self) -> DiagonalPreconditioner:
-        # The damping starts to grow at the mean of h, because one coordinate's own h may be 0.
-        self._cholesky, self.delta = damped_cholesky(self.factor, self.delta, self.scale, self.layer)
-        return self

@@ -6,18 +6,19 @@ does not act and no buffer (a running mean) changes.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpm_lightning.curvature.damping import DampingMode, damping
+from fedpm_lightning.curvature.damping import DampingMode
+from fedpm_lightning.curvature.diagonal import damped_factor
 from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.math import Spatial, trace
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.math import Spatial
+from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
@@ -41,7 +42,7 @@ def full_pass_factors(
         params: Parameters to run with instead of the network's own.
 
     Returns:
-        Layer name -> A [d, d] or [groups, d, d], in the dtype of the rows (float32 or wider).
+        Layer name -> A [d, d] or [groups, d, d], a diagonal as [d, 1, 1], in the dtype of the rows (float32 or wider).
 
     Raises:
         ValueError: If there are no batches.
@@ -74,12 +75,12 @@ def evaluating(net: nn.Module) -> Generator[None]:
             module.training = training
 
 
-def damped(factors: Mapping[str, Tensor], delta: float, mode: DampingMode = "relative") -> dict[str, Preconditioner]:
-    """Turn factors A into preconditioners P = A + delta I, not factorised.
+def damped(
+    factors: Mapping[str, Tensor], delta: float, mode: DampingMode = "relative", diagonal: Container[str] = ()
+) -> dict[str, Preconditioner]:
+    """Turn factors A into preconditioners P = A + delta I, not factorised; `diagonal` names those that are diagonals.
 
     Raises:
         ValueError: If delta is negative or not finite, or the mode is unknown.
     """
-    return {
-        name: DensePreconditioner(name, A, damping(delta, mode, trace(A) / A.shape[-1])) for name, A in factors.items()
-    }
+    return {name: damped_factor(name, A, delta, mode, name in diagonal) for name, A in factors.items()}

@@ -22,7 +22,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.layers import Layer, find_layers
+from fedpm_lightning.curvature.layers import find_layers
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.logistic import logistic_diagonal, logistic_hessian
 from fedpm_lightning.curvature.loss_check import is_log_likelihood
 from fedpm_lightning.curvature.math import full_precision, input_rows

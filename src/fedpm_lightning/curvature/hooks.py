@@ -16,81 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import register_pytree_node
 
-from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.attention import projecting_apart
+from fedpm_lightning.curvature.diagonal_rows import scale_rows, token_rows
+from fedpm_lightning.curvature.layout import EmbeddingLayer, Layer, NormLayer
 from fedpm_lightning.curvature.math import (
-    Spatial,
     full_precision,
     gram,
+    has_samples,
     input_rows,
     num_positions,
     num_samples,
     patch_gram,
     widen,
 )
+from fedpm_lightning.curvature.rows import Rows, stacked
 from fedpm_lightning.stopwatch import timed
-
-
-@dataclass(frozen=True)
-class Rows:
-    """One batch's rows of one layer, or the sum of their outer products; not yet divided by n.
-
-    Attributes:
-        values: X [*, R, d], or X^T X [*, d, d] where `reduced`; * = client and group axes.
-        R: The number of rows.
-        B: The number of samples (images; for linear layers B = R).
-        reduced: Whether `values` is X^T X.
-        errors: E [*, R, out], the loss's gradient in the layer's output, where it is known (see output_gradients.py).
-    """
-
-    values: Tensor
-    R: int
-    B: int
-    reduced: bool
-    errors: Tensor | None = None
-
-    def n(self, spatial: Spatial) -> int:
-        """Return the divisor of A: R for `mean`, B for `sum`."""
-        return self.R if spatial == "mean" else self.B
-
-    def sum(self) -> Tensor:
-        """Return X^T X, [*, d, d]."""
-        return self.values if self.reduced else gram(self.values)
-
-    def covariance(self, spatial: Spatial = "mean") -> Tensor:
-        """Return A = X^T X / n, [*, d, d]."""
-        return self.sum() / self.n(spatial)
-
-    def scaled(self, spatial: Spatial = "mean") -> Tensor:
-        """Return X / sqrt(n), [*, R, d], so that A is its Gram matrix.
-
-        Raises:
-            ValueError: If the rows were reduced to their sum already.
-        """
-        if self.reduced:
-            raise ValueError(f"these {self.R} rows were reduced to X^T X; use covariance()")
-        return self.values / self.n(spatial) ** 0.5
-
-    def joined(self, other: Rows) -> Rows:
-        """Return the rows of both: those of a layer called twice in one forward pass."""
-        R, B = self.R + other.R, self.B + other.B
-        if self.reduced or other.reduced or self.values.shape[-1] / 2 <= R:
-            return Rows(self.sum() + other.sum(), R, B, True)
-        return Rows(torch.cat([self.values, other.values], dim=-2), R, B, False)
-
-
-# vmap returns tensors only: it may see the values, while the counts travel as structure.
-register_pytree_node(
-    Rows,
-    lambda rows: ([rows.values], (rows.R, rows.B, rows.reduced)),
-    lambda values, counts: Rows(*values, *counts),
-)
 
 
 @timed("factors")
@@ -98,9 +43,9 @@ def observe_rows(x: Tensor, layer: Layer, reduce: bool = True) -> Rows:
     """Return the `Rows` of one input of `layer`: detached, float32 or wider; many are reduced, unless told not to."""
     with torch.no_grad(), full_precision(x.device):
         x, patches = x.detach(), layer.patches
-        if patches is not None and x.dim() == 4:
+        if patches is not None and has_samples(x, patches):
             x = x[: layer.images]  # a shuffled batch: its first images are a random sample
-        if patches is not None and patches.kernel[0] > 1 and patches.stride[0] == 1:
+        if patches is not None and patches.axes == 2 and patches.kernel[0] > 1 and patches.stride[0] == 1:
             positions = num_positions(x, patches)
             if reduce and layer.d / 2 <= positions:
                 products = patch_gram(widen(x), patches, layer.groups, layer.bias is not None)
@@ -127,9 +72,11 @@ def collect_input_rows(net: nn.Module, layers: Sequence[Layer], reduce: bool = T
     handles: list[Any] = []
     try:
         for layer in layers:
-            module = net.get_submodule(layer.name)
-            handles.append(module.register_forward_pre_hook(_collector(X, layer, reduce), with_kwargs=True))
-        yield X
+            for name in layer.modules:
+                module = net.get_submodule(name)
+                handles.append(module.register_forward_pre_hook(_collector(X, layer, reduce), with_kwargs=True))
+        with projecting_apart(net, layers):
+            yield X
     finally:
         for handle in handles:
             handle.remove()
@@ -141,7 +88,21 @@ def _collector(
     """Return the hook that adds one input of `layer` to X."""
 
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = observe_rows(args[0] if args else kwargs["input"], layer, reduce)
+        given = [args[place] if place < len(args) else kwargs[name] for place, name in layer.reads]
+        rows = _rows(module, layer, given, reduce)
         X[layer.name] = X[layer.name].joined(rows) if layer.name in X else rows
 
     return hook
+
+
+def _rows(module: nn.Module, layer: Layer, given: list[Tensor], reduce: bool) -> Rows:
+    """Return the rows of one call."""
+    if isinstance(module, nn.MultiheadAttention) and not module.batch_first and given[0].dim() == 3:
+        given = [x.transpose(0, 1) for x in given]  # samples first, as in every other layer's input
+    if isinstance(layer, EmbeddingLayer):
+        return token_rows(given[0], layer, widen(module.weight).dtype, reduce)  # pyright: ignore[reportArgumentType]
+    if isinstance(layer, NormLayer):
+        return scale_rows(module, given[0], layer, reduce)
+    if len(given) == 1:
+        return observe_rows(given[0], layer, reduce)
+    return stacked([observe_rows(x, layer, reduce) for x in given])

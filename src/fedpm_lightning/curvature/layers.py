@@ -1,183 +1,190 @@
-"""Which layers have a FOOF factor, and how their tensors become one matrix W (out x d).
+"""Which layers have a FOOF factor, and why the other parameters take the plain rule (SGD and weighted mean).
 
-Layout, used by everything in curvature/, optim/ and server/mixing.py:
-
-    Linear          W [*, out, d]                    d = in (+ 1)
-    Conv2d          W [*, out, d]                    d = in * kh * kw (+ 1)
-    Conv2d, groups  W [*, groups, out/groups, d]     d = in/groups * kh * kw (+ 1)
-
-The + 1 is the bias, the LAST column, met by a constant 1 in the input rows; * is an optional client axis C.
-
-A weight shared by several modules gets the plain rule: its gradient is a sum over inputs that no one factor
-describes. A frozen or shared bias is left out of the matrix, since it does not move with it.
+A weight that several modules share has one factor, over the rows of all of them, where they are layers of one kind; an
+Embedding tied with a Linear layer is none, since the one's A stands on the left of W and the other's on the right. A
+frozen or shared bias is left out of the matrix, since it does not move with it.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.types import Params
+from fedpm_lightning.curvature.layout import EmbeddingLayer, Layer, NormLayer
+from fedpm_lightning.curvature.patches import patches_of
+from fedpm_lightning.curvature.weight_uses import UNKNOWN, WeightUses
 
-Rule: TypeAlias = Literal["FOOF", "plain"]
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _BatchNorm)
+"""Layers whose output is scale * normalised input + shift."""
 
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-@dataclass(frozen=True)
-class Patches:
-    """How a Conv2d cuts its input into patches; `pad` is (left, right, top, bottom), as `F.pad` takes it."""
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    pad: tuple[int, int, int, int]
-    pad_mode: str
+ELSEWHERE = "used outside of its layer"
+"""Why a weight has no factor where no hook sees all that it is multiplied with."""
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One layer with a FOOF factor.
+class Rules:
+    """Which rule each parameter gets.
 
     Attributes:
-        name: The module's name inside the network.
-        weight: The weight's parameter name.
-        bias: The bias's parameter name, or None where there is none to train.
-        out: Rows of W over all groups.
-        d: Columns of W, the bias column included.
-        groups: Groups of a convolution; 1 otherwise.
-        patches: The patches of a convolution; None for a linear layer.
-        images: How many images of a batch a convolution's rows are taken from; None: all.
+        layers: The layers with a factor, in the network's own order.
+        plain: The name of every other parameter -> why it has none.
     """
 
-    name: str
-    weight: str
-    bias: str | None
-    out: int
-    d: int
-    groups: int = 1
-    patches: Patches | None = None
-    images: int | None = None
+    layers: list[Layer]
+    plain: dict[str, str]
 
-    @property
-    def params(self) -> list[str]:
-        """The names of the parameters that make up W."""
-        return [self.weight] if self.bias is None else [self.weight, self.bias]
-
-    @property
-    def row_shape(self) -> tuple[int, ...]:
-        """The shape of W without its last axis: (out,), or (groups, out/groups)."""
-        return (self.out,) if self.groups == 1 else (self.groups, self.out // self.groups)
-
-    def matrix(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Lay the weight and the bias of `tensors` (parameters or gradients) out as one matrix [*, out, d].
-
-        Raises:
-            KeyError: If a parameter of the layer is missing.
-        """
-        weight = tensors[self.weight]
-        lead = weight.shape[: weight.dim() - (2 if self.patches is None else 4)]
-        W = weight.reshape(*lead, *self.row_shape, -1)
-        if self.bias is None:
-            return W
-        return torch.cat([W, tensors[self.bias].reshape(*lead, *self.row_shape, 1)], dim=-1)
-
-    def unpack(self, matrix: Tensor, like: Mapping[str, Tensor]) -> Params:
-        """Undo `matrix`: return the layer's tensors by name, with the shapes and dtypes of `like`."""
-        columns = [matrix] if self.bias is None else [matrix[..., :-1], matrix[..., -1]]
-        return {
-            name: part.reshape(like[name].shape).to(like[name].dtype)
-            for name, part in zip(self.params, columns, strict=True)
-        }
+    def only(self, known: Callable[[Layer], bool]) -> Rules:
+        """Return the rules of a preconditioner that knows fewer layers."""
+        kept = [layer for layer in self.layers if known(layer)]
+        others = {name: "no factor" for layer in self.layers if layer not in kept for name in layer.params}
+        return Rules(kept, self.plain | others)
 
 
-def find_layers(net: nn.Module) -> list[Layer]:
-    """Return the layers of `net` that have a FOOF factor, in the network's own order.
+def find_layers(net: nn.Module, uses: WeightUses = UNKNOWN, norms: bool = False) -> list[Layer]:
+    """Return the layers of `net` that have a FOOF factor, in the network's own order. See `find_rules`."""
+    return find_rules(net, uses, norms).layers
 
-    Linear and Conv2d count, and subclasses that keep their `forward`. Layers with a frozen, shared or
-    reparametrised weight do not, nor those inside `nn.MultiheadAttention`, which never calls them.
+
+def find_rules(net: nn.Module, uses: WeightUses = UNKNOWN, norms: bool = False, plain: Sequence[str] = ()) -> Rules:
+    """Decide which parameters have a FOOF factor.
+
+    Linear, Conv1d to Conv3d, Embedding, MultiheadAttention and norm layers have, and subclasses that keep their
+    `forward`; weights that are frozen, reparametrised, used otherwise than by their layer, or shared by layers of
+    different kinds have not.
+
+    Args:
+        net: The network.
+        uses: What a forward pass showed of how its weights are used.
+        norms: Whether norm layers have one.
+        plain: Names of layers that shall have none; `*` and `?` stand for anything.
+
+    Raises:
+        ValueError: If an entry of `plain` fits no layer.
     """
-    movable = {name for name, parameter in _own_parameters(net).items() if parameter.requires_grad}
-    bypassed = {id(child) for m in net.modules() if isinstance(m, nn.MultiheadAttention) for child in m.modules()}
-    found: list[Layer] = []
-    for name, module in net.named_modules():
-        weight, bias = (f"{name}.{part}" if name else part for part in ("weight", "bias"))
-        if id(module) in bypassed or weight not in movable:
+    owners = _owners(net)
+    reasons = {name: "frozen" for name, parameter in net.named_parameters() if not parameter.requires_grad}
+    by_weight: dict[str, list[Layer]] = {}
+    for layer in _described(net, owners, uses, norms):
+        by_weight.setdefault(layer.weight, []).append(layer)
+    check_patterns(plain, [part.name for parts in by_weight.values() for part in parts])
+    layers: list[Layer] = []
+    for weight, parts in by_weight.items():
+        reasons |= {n: ELSEWHERE for n in parts[0].params if n in uses.elsewhere and n not in reasons}
+        whole = _joined(parts, owners)
+        if weight in reasons:
             continue
-        layer = _layer(name, module, weight, bias if bias in movable else None)
-        if layer is not None:
-            found.append(layer)
-    return found
-
-
-def rules(net: nn.Module) -> dict[str, Rule]:
-    """Say which rule each parameter gets: "FOOF" (preconditioned) or "plain" (SGD and weighted mean)."""
-    factored = {name for layer in find_layers(net) for name in layer.params}
-    return {name: "FOOF" if name in factored else "plain" for name, _ in net.named_parameters()}
-
-
-def rules_table(net: nn.Module) -> list[str]:
-    """Return `rules` as lines to print at the start of a run: parameter, shape, rule, and d or the reason."""
-    own = _own_parameters(net)
-    d = {name: layer.d for layer in find_layers(net) for name in layer.params}
-    lines: list[str] = []
-    for name, parameter in net.named_parameters():
-        if name in d:
-            note = f"FOOF   d = {d[name]}"
-        elif not parameter.requires_grad:
-            note = "plain  (frozen)"
+        if whole is None:
+            reasons[weight] = "shared by layers of two kinds"
+        elif any(fnmatchcase(part.name, pattern) for part in parts for pattern in plain):
+            reasons |= dict.fromkeys(whole.params, "named in plain")
         else:
-            note = "plain  (shared)" if name not in own else "plain  (no factor)"
-        lines.append(f"{name:<40} {'x'.join(map(str, parameter.shape)) or 'scalar':<16} {note}")
-    return lines
+            layers.append(whole.without_bias() if whole.bias in reasons else whole)
+    factored = {name for layer in layers for name in layer.params}
+    return Rules(layers, {name: reasons.get(name, _other(owners[name])) for name in owners if name not in factored})
 
 
-def rules_summary(net: nn.Module) -> str:
-    """Count `rules` in a line: `FOOF for 20 of 62 tensors (11,164,352 of 11,173,962 numbers), plain for the others`."""
-    found, named = rules(net), dict(net.named_parameters())
-    factored = [parameter for name, parameter in named.items() if found[name] == "FOOF"]
-    numbers, every = sum(p.numel() for p in factored), sum(p.numel() for p in named.values())
-    rest = ", plain for the others" if len(factored) < len(named) else ""
-    return f"FOOF for {len(factored)} of {len(named)} tensors ({numbers:,} of {every:,} numbers){rest}"
+def check_patterns(plain: Sequence[str], names: Sequence[str]) -> None:
+    """Raise ValueError if an entry of `plain` fits none of these layers."""
+    for pattern in plain:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ValueError(f"plain {pattern!r} is no layer that could have a factor; use one of {', '.join(names)}")
 
 
-def _own_parameters(net: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that belong to one module only."""
-    named = list(net.named_parameters(remove_duplicate=False))
-    uses = Counter(id(parameter) for _, parameter in named)
-    return {name: parameter for name, parameter in named if uses[id(parameter)] == 1}
+def _owners(net: nn.Module) -> dict[str, list[str]]:
+    """Return parameter -> the modules that hold it; a shared one goes by the first of its names."""
+    first = {id(parameter): name for name, parameter in net.named_parameters()}
+    owners: dict[str, list[str]] = {name: [] for name in first.values()}
+    for name, module in net.named_modules():
+        for own in module.parameters(recurse=False):
+            owners[first[id(own)]].append(name)
+    return owners
 
 
-def _layer(name: str, module: nn.Module, weight: str, bias: str | None) -> Layer | None:
+def _other(owners: list[str]) -> str:
+    return "shared" if len(owners) > 1 else "no factor"
+
+
+def _joined(parts: list[Layer], owners: dict[str, list[str]]) -> Layer | None:
+    """Return the layers of one weight as one, without a bias that they do not share; None where they do not agree."""
+    first, *others = parts
+    if len(owners[first.weight]) != len(parts):
+        return None
+    shared_bias = all(part.bias == first.bias for part in others)
+    own_bias = first.bias is not None and len(owners[first.bias]) == len(parts)
+    bare = [replace(part.without_bias(), name="", module=None) for part in parts]
+    if any(one != bare[0] for one in bare[1:]):
+        return None
+    whole = first if shared_bias and own_bias else first.without_bias()
+    return replace(whole, shared_with=tuple(module for part in others for module in part.modules))
+
+
+def _described(net: nn.Module, owners: dict[str, list[str]], uses: WeightUses, norms: bool) -> Iterator[Layer]:
+    """Yield every layer that FOOF knows, whoever else may hold its parameters."""
+    first = {id(parameter): name for name, parameter in net.named_parameters()}
+    bypassed = {id(child) for m in net.modules() if _own_attention(m) for child in m.modules()}
+    for name, module in net.named_modules():
+        own = {key: first[id(p)] for key, p in module.named_parameters(recurse=False)}
+        if isinstance(module, nn.MultiheadAttention) and type(module).forward is nn.MultiheadAttention.forward:
+            yield from _projections(name, module, own, name in uses.one_input)
+        elif id(module) not in bypassed and "weight" in own:
+            layer = _layer(name, module, own["weight"], own.get("bias"), norms)
+            if layer is not None:
+                yield layer
+
+
+def _own_attention(module: nn.Module) -> bool:
+    """Whether this is an attention layer with a forward of its own: who knows what it does with its parts."""
+    return isinstance(module, nn.MultiheadAttention) and type(module).forward is not nn.MultiheadAttention.forward
+
+
+def _layer(name: str, module: nn.Module, weight: str, bias: str | None, norms: bool) -> Layer | None:
     """Describe `module`, or return None where FOOF does not know it."""
-    extra = int(bias is not None)
-    if isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward:
+    extra, forward = int(bias is not None), type(module).forward
+    if isinstance(module, nn.Linear) and forward is nn.Linear.forward:
         return Layer(name, weight, bias, module.out_features, module.in_features + extra)
-    if isinstance(module, nn.Conv2d) and type(module).forward is nn.Conv2d.forward:
-        d = module.weight[0].numel() + extra
-        return Layer(name, weight, bias, module.out_channels, d, module.groups, _patches(module))
+    for kind in CONVOLUTIONS:
+        if isinstance(module, kind) and forward is kind.forward:
+            d = module.weight[0].numel() + extra
+            return Layer(name, weight, bias, module.out_channels, d, module.groups, patches_of(module))
+    if isinstance(module, nn.Embedding) and forward is nn.Embedding.forward and _plain_lookup(module):
+        tokens, width = module.num_embeddings, module.embedding_dim
+        return EmbeddingLayer(name, weight, None, tokens * width, 1, tokens, padding=module.padding_idx)
+    if norms and any(isinstance(module, kind) and forward is kind.forward for kind in NORMS):
+        scale = cast("nn.Parameter", module.weight)
+        numbers = scale.numel() * (1 + extra)
+        return NormLayer(name, weight, bias, numbers, 1, numbers, axes=scale.dim())
     return None
 
 
-def _patches(conv: nn.Conv2d) -> Patches:
-    """Read a convolution's geometry; 'same' becomes the explicit, perhaps one-sided, padding."""
-    kernel, stride, dilation = _pair(conv.kernel_size), _pair(conv.stride), _pair(conv.dilation)
-    if conv.padding == "same":
-        total = [step * (size - 1) for step, size in zip(dilation, kernel, strict=True)]
-        (top, left) = (t // 2 for t in total)
-        pad = (left, total[1] - left, top, total[0] - top)
-    elif isinstance(conv.padding, str):  # 'valid'
-        pad = (0, 0, 0, 0)
-    else:
-        (vertical, horizontal) = _pair(conv.padding)
-        pad = (horizontal, horizontal, vertical, vertical)
-    mode = "constant" if conv.padding_mode == "zeros" else conv.padding_mode
-    return Patches(kernel, stride, dilation, pad, mode)
+def _plain_lookup(module: nn.Embedding) -> bool:
+    """Whether the gradient is that of a lookup, and dense."""
+    return module.max_norm is None and not module.scale_grad_by_freq and not module.sparse
 
 
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    """Narrow a convolution's tuple to the two dimensions it has."""
-    return values[0], values[1]
+def _projections(name: str, module: nn.MultiheadAttention, own: dict[str, str], one_input: bool) -> Iterator[Layer]:
+    """Describe what projects query, key and value; `out_proj` is a module of its own.
+
+    Packed, they are one matrix: on one input row where all three read the same tensor, else on three. Separate, they
+    share one bias, which therefore belongs to none of them.
+    """
+    prefix, width = f"{name}." if name else "", module.embed_dim
+    arguments = ((0, "query"), (1, "key"), (2, "value"))
+    if "in_proj_weight" in own:
+        bias = own.get("in_proj_bias")
+        reads, groups = (arguments[:1], 1) if one_input else (arguments, 3)
+        d = width + int(bias is not None)
+        name_, weight = f"{prefix}in_proj", own["in_proj_weight"]
+        yield Layer(name_, weight, bias, 3 * width, d, groups, module=name, reads=reads)
+        return
+    for (place, argument), inputs in zip(arguments, (width, module.kdim, module.vdim), strict=True):
+        key = f"{argument[0]}_proj_weight"
+        yield Layer(
+            f"{prefix}{argument[0]}_proj", own[key], None, width, inputs, module=name, reads=((place, argument),)
+        )

@@ -2,13 +2,13 @@
 
 Layout, for one layer with batch B and T shared positions (pixels, tokens; T = 1 without any), R = B T:
 
-    x    the layer's input       Linear [B, ..., in]      Conv2d [B, in, H, W]
-    X    its rows                [R, d]                   grouped Conv2d [groups, R, d]
-    A    their second moment     [d, d]                   grouped Conv2d [groups, d, d]
+    x    the layer's input       Linear [B, ..., in]      convolution [B, in, (D, H,) W]
+    X    its rows                [R, d]                   with groups [groups, R, d]
+    A    their second moment     [d, d]                   with groups [groups, d, d]
 
     A = (1/n) sum_r x_r x_r^T,   n = R (`spatial: mean`) or, for a convolution, n = B (`spatial: sum`)
 
-A is uncentred. A patch is ordered (channel, kh, kw), as in a flattened Conv2d weight; the last entry of a row
+A is uncentred. A patch is ordered (channel, kh, kw), as in a flattened weight; the last entry of a row
 is the constant 1 of the bias. Everything is float32 or wider, under autocast too: low precision has no
 Cholesky and loses definiteness.
 """
@@ -22,7 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpm_lightning.curvature.layers import Layer, Patches
+from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.patches import Patches
 
 Spatial: TypeAlias = Literal["mean", "sum"]
 
@@ -52,10 +53,10 @@ def input_rows(x: Tensor, layer: Layer) -> Tensor:
 
 
 def patch_rows(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False) -> Tensor:
-    """Cut an image batch into the patches a convolution multiplies with.
+    """Cut a batch into the patches a convolution multiplies with.
 
     Args:
-        x: [B, in, H, W], or one image [in, H, W].
+        x: [B, in, (D, H,) W], or one sample [in, (D, H,) W].
         patches: The convolution's geometry.
         groups: Its groups.
         bias: Whether to add the constant 1.
@@ -63,22 +64,23 @@ def patch_rows(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False)
     Returns:
         X [B T, d], or [groups, B T, d]: a transposed view, because [d, B T] is the faster order to copy into.
     """
-    x = x if x.dim() == 4 else x.unsqueeze(0)
+    axes = patches.axes
+    x = x if has_samples(x, patches) else x.unsqueeze(0)
     if any(patches.pad):
         x = F.pad(x, patches.pad, mode=patches.pad_mode)
-    for axis in (0, 1):
-        reach = patches.dilation[axis] * (patches.kernel[axis] - 1) + 1
+    for axis, reach in enumerate(patches.reach):
         x = x.unfold(2 + axis, reach, patches.stride[axis])[..., :: patches.dilation[axis]]
     # A view so far, [B, in, H', W', kh, kw]; the assignment below is the only copy.
-    x = x.unflatten(1, (groups, -1)).permute(1, 2, 5, 6, 0, 3, 4)
-    d, R = math.prod(x.shape[1:4]), math.prod(x.shape[4:])
+    out, kernel = range(3, 3 + axes), range(3 + axes, 3 + 2 * axes)
+    x = x.unflatten(1, (groups, -1)).permute(1, 2, *kernel, 0, *out)
+    d, R = math.prod(x.shape[1 : 2 + axes]), math.prod(x.shape[2 + axes :])
     columns = x.new_ones(groups, d + int(bias), R)
     columns[:, :d].view(x.shape).copy_(x)
     return columns.mT if groups > 1 else columns[0].mT
 
 
 def patch_gram(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False) -> Tensor:
-    """Return X^T X of `patch_rows` for a vertical stride of 1, exactly, without building the patches.
+    """Return X^T X of `patch_rows` over two axes for a vertical stride of 1, exactly, without building the patches.
 
     A block of X^T X belongs to two kernel rows i <= j. It is a sum over output rows y of products of the input's lines
     y + i and y + j, and every such product serves all blocks with the same j - i: 60 products of lines instead of 150
@@ -119,20 +121,21 @@ def patch_gram(x: Tensor, patches: Patches, groups: int = 1, bias: bool = False)
 
 
 def num_positions(x: Tensor, patches: Patches) -> int:
-    """Return R, the number of patches that `patch_rows` cuts: images times output positions."""
-    images = x.shape[0] if x.dim() == 4 else 1
-    left, right, top, bottom = patches.pad
-    sides = (x.shape[-2] + top + bottom, x.shape[-1] + left + right)
-    reach = [step * (size - 1) + 1 for step, size in zip(patches.dilation, patches.kernel, strict=True)]
-    out = [(side - r) // stride + 1 for side, r, stride in zip(sides, reach, patches.stride, strict=True)]
-    return images * out[0] * out[1]
+    """Return R, the number of patches that `patch_rows` cuts: samples times output positions."""
+    samples = x.shape[0] if has_samples(x, patches) else 1
+    return samples * math.prod(patches.positions(x.shape[-patches.axes :]))
+
+
+def has_samples(x: Tensor, patches: Patches) -> bool:
+    """Whether a convolution's input is a batch, and not a single sample."""
+    return x.dim() == patches.axes + 2
 
 
 def num_samples(x: Tensor, layer: Layer) -> int:
     """Return the n of `spatial: sum`: the images of a convolution's input, the rows of a linear layer's."""
     if layer.patches is None:
         return x.numel() // x.shape[-1]
-    return x.shape[0] if x.dim() == 4 else 1
+    return x.shape[0] if has_samples(x, layer.patches) else 1
 
 
 def gram(X: Tensor) -> Tensor:

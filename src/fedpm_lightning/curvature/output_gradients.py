@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.hooks import Rows
-from fedpm_lightning.curvature.layers import Layer
-from fedpm_lightning.curvature.math import widen
+from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.math import has_samples, widen
+from fedpm_lightning.curvature.rows import Rows
 
 TOLERANCE = 0.02
 """By how much the row sums of G and E^T X may differ, as a share of their norm: far beyond a rounding to bfloat16."""
@@ -46,7 +46,8 @@ def collect_errors(net: nn.Module, layers: Sequence[Layer], few: bool = True) ->
     handles: list[Any] = []
     try:
         for layer in layers:
-            handles.append(net.get_submodule(layer.name).register_forward_hook(_collector(E, calls, layer, few)))
+            for module in layer.modules if layer.has_output else ():
+                handles.append(net.get_submodule(module).register_forward_hook(_collector(E, calls, layer, few)))
         yield E
     finally:
         for handle in handles:
@@ -76,14 +77,14 @@ def error_rows(gradient: Tensor, layer: Layer) -> Tensor:
     """Lay the gradient of a layer's output out as the rows E, in the order of the rows X.
 
     Args:
-        gradient: Linear [..., out], Conv2d [B, out, H', W'] or [out, H', W'].
+        gradient: Linear [..., out], convolution [B, out, (D', H',) W'] or, of one sample, [out, (D', H',) W'].
         layer: The layer's description.
     """
     gradient = widen(gradient)
     if layer.patches is None:
         return gradient.reshape(-1, layer.out)
-    gradient = gradient if gradient.dim() == 4 else gradient.unsqueeze(0)
-    rows = gradient.unflatten(1, (layer.groups, -1)).permute(1, 0, 3, 4, 2)  # groups, B, H', W', out/groups
+    gradient = gradient if has_samples(gradient, layer.patches) else gradient.unsqueeze(0)
+    rows = gradient.unflatten(1, (layer.groups, -1)).movedim(1, 0).movedim(2, -1)  # groups, B, H', W', out/groups
     E = rows.reshape(layer.groups, -1, layer.out // layer.groups)
     return E if layer.groups > 1 else E[0]
 

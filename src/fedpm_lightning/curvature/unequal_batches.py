@@ -29,8 +29,8 @@ from typing_extensions import override
 
 from fedpm_lightning.curvature.damping import DampingMode
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,14 @@ class UnequalRows:
         if list(clients) != list(range(len(values))):
             values = values[torch.tensor(clients, device=values.device)]
         sizes = [self.sizes[c] for c in clients]
+        length = values.shape[-2]
         if min(sizes) == max(sizes):
-            R, B = (n * sizes[0] // self.batch for n in (self.rows.R, self.rows.B))
-            return Rows(values if self.rows.reduced else values[..., :R, :], R, B, self.rows.reduced)
+            R, B, kept = (n * sizes[0] // self.batch for n in (self.rows.R, self.rows.B, length))
+            return Rows(values if self.rows.reduced else values[..., :kept, :], R, B, self.rows.reduced)
         share = torch.tensor(sizes, dtype=values.dtype, device=values.device) / self.batch
         share = share.view(-1, *[1] * (values.dim() - 1))
-        row = torch.arange(self.rows.R, device=values.device).view(-1, 1)
-        return replace(self.rows, values=torch.where(row < share * self.rows.R - 0.5, values / share.sqrt(), 0.0))
+        row = torch.arange(length, device=values.device).view(-1, 1)
+        return replace(self.rows, values=torch.where(row < share * length - 0.5, values / share.sqrt(), 0.0))
 
 
 Observed: TypeAlias = Rows | UnequalRows
@@ -141,21 +142,21 @@ class UnequalFactor:
 
 
 def _of_one_form(clients: list[int], factor: RunningFactor, rows: UnequalRows) -> list[list[int]]:
-    """Split clients whose factors would come apart: by size, unless they keep enough rows."""
-    if factor.keeps_enough_rows:
+    """Split clients whose factors would come apart: by size, unless they stay dense."""
+    if factor.stays_dense:
         return [clients] if clients else []
     sizes = sorted({rows.sizes[c] for c in clients})
     return [[c for c in clients if rows.sizes[c] == size] for size in sizes]
 
 
 def _join_dense(groups: list[Group]) -> list[Group]:
-    """Join the groups that keep enough rows and are of one age: the same weights in their means, the same P due."""
+    """Join the groups that stay dense and are of one age: the same weights in their means, the same P due."""
     alike: dict[tuple[int, bool, bool], list[Group]] = {}
     for group in groups:
-        if group.factor.keeps_enough_rows:
+        if group.factor.stays_dense:
             alike.setdefault(group.factor.age, []).append(group)
     joined = [_joined(parts) if len(parts) > 1 else parts[0] for parts in alike.values()]
-    return [*joined, *(group for group in groups if not group.factor.keeps_enough_rows)]
+    return [*joined, *(group for group in groups if not group.factor.stays_dense)]
 
 
 def _joined(groups: list[Group]) -> Group:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
@@ -49,6 +49,9 @@ class Method(ABC):
 
     l2: float = 0.0
     """lambda of the local objectives (model.l2); the frame sets it before `setup`."""
+
+    sample: Tensor | None = None
+    """Inputs of two samples; the frame sets it before `setup`, where it has data."""
 
     def __init_subclass__(cls) -> None:
         # Inherited, they would be promises about code that did not exist yet.

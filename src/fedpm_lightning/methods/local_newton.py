@@ -18,7 +18,8 @@ from torch import nn
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.client import Client
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.diagonal import damped_factor
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.preconditioners import Foof, LocalPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
@@ -67,6 +68,8 @@ class LocalNewton(Method):
         Raises:
             ValueError: If the network is too large for the preconditioner.
         """
+        if self.sample is not None:
+            self.preconditioner.look_at(net, self.sample)
         lines = self.preconditioner.explain(net)
         self.blocks = self.preconditioner.blocks(net)
         if self.preconditioner.stackable(net) == "no":
@@ -87,7 +90,8 @@ class LocalNewton(Method):
         if not self.preconditioner.align or SHARED_FACTORS not in server:
             return {}
         A: Params = server[SHARED_FACTORS]
-        return {SHARED_FACTORS: {n: DensePreconditioner(n, one, one.new_zeros(one.shape[:-2])) for n, one in A.items()}}
+        diagonal = {block.name for block in self.blocks if isinstance(block, Layer) and block.diagonal}
+        return {SHARED_FACTORS: {n: damped_factor(n, one, 0.0, "absolute", n in diagonal) for n, one in A.items()}}
 
     def client_update(self, client: Client) -> ClientUpdate:
         """Train locally and upload theta_i, and the factors where the next round starts from their mean."""

@@ -51,6 +51,9 @@ class LocalPreconditioner(ABC):
     preconditions_steps: bool = True
     """Whether local steps use P; False: it is gathered for the mixing alone."""
 
+    def look_at(self, net: nn.Module, inputs: Tensor) -> None:  # noqa: B027 - most have nothing to look at
+        """Look at how `net` treats a batch of inputs, before `blocks`; the frame calls it where it has samples."""
+
     @abstractmethod
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         """Return the parameters that share a P each; all others take a plain step and a plain mean.

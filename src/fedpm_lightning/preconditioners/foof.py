@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias, cast
 
-from torch import nn
+from torch import Tensor, nn
 from typing_extensions import override
 
 from fedpm_lightning.checks import at_least, positive, share
@@ -19,18 +19,22 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
-from fedpm_lightning.curvature.layers import Layer, find_layers, rules_summary, rules_table
+from fedpm_lightning.curvature.layers import Rules, find_rules
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rules import rules_summary, rules_table
+from fedpm_lightning.curvature.weight_uses import UNKNOWN, weight_uses
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block
 
 LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
+Norms: TypeAlias = Literal["plain", "diagonal"]
 
 
 class Foof(LocalPreconditioner):
-    """P = A + delta I for each Linear and Conv2d; other parameters take plain steps.
+    """P = A + delta I for each Linear, convolution, Embedding and attention layer; other parameters take plain steps.
 
     Args:
         damping: delta >= 0.
@@ -42,10 +46,12 @@ class Foof(LocalPreconditioner):
             newest always counts), which keeps steps cheap; null: on all batches of the round.
         cov_images: Images of a batch that a convolution's A is taken over; null: all.
         spatial: Scale of a convolution's A: mean over positions, or sum.
-        lr_plain: Learning rate of parameters without a factor (norm layers); null: the method's lr.
+        lr_plain: Learning rate of parameters without a factor; null: the method's lr.
         align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
             0: clients start anew; .inf: all step with that mean.
         local_step: preconditioned, or sgd: plain steps, and factors for FedPM's mixing alone.
+        norms: Scales and shifts of norm layers: plain, or diagonal, with a diagonal A.
+        plain: Names of layers that shall have no factor, `*` and `?` standing for anything.
 
     Raises:
         ValueError: If a value is outside its range, or `align` could have no effect.
@@ -66,6 +72,8 @@ class Foof(LocalPreconditioner):
         lr_plain: float | None = None,
         align: float = 0.0,
         local_step: LocalStep = "preconditioned",
+        norms: Norms = "plain",
+        plain: Sequence[str] = (),
     ) -> None:
         check_damping(damping, damping_mode)
         self.damping = damping
@@ -83,14 +91,28 @@ class Foof(LocalPreconditioner):
         if local_step not in ("preconditioned", "sgd"):
             raise ValueError(f"local_step must be preconditioned or sgd, got {local_step!r}")
         self.preconditions_steps = local_step == "preconditioned"
+        if norms not in ("plain", "diagonal"):
+            raise ValueError(f"norms must be plain or diagonal, got {norms!r}")
+        self.norms: Norms = norms
+        self.plain = list(plain)
+        self._uses = UNKNOWN
+
+    @override
+    def look_at(self, net: nn.Module, inputs: Tensor) -> None:
+        self._uses = weight_uses(net, inputs)
+
+    def rules(self, net: nn.Module) -> Rules:
+        """Return which parameters have a factor."""
+        return find_rules(net, self._uses, self.norms == "diagonal", self.plain)
 
     @override
     def blocks(self, net: nn.Module) -> Sequence[Block]:
-        return find_layers(net)
+        return self.rules(net).layers
 
     @override
     def explain(self, net: nn.Module) -> list[str]:
-        return [f"Local step: {rules_summary(net)}", *rules_table(net)]
+        found = self.rules(net)
+        return [f"Local step: {rules_summary(net, found)}", *rules_table(net, found)]
 
     @override
     def optimizer(
@@ -103,8 +125,10 @@ class Foof(LocalPreconditioner):
 
     @override
     def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
-        A = full_pass_factors(client.model.net, cast(Sequence[Layer], blocks), client.data.everything(), self.spatial)
-        return damped(A, self.damping if delta is None else delta, self.damping_mode)
+        layers = cast(Sequence[Layer], blocks)
+        A = full_pass_factors(client.model.net, layers, client.data.everything(), self.spatial)
+        diagonal = {layer.name for layer in layers if layer.diagonal}
+        return damped(A, self.damping if delta is None else delta, self.damping_mode, diagonal)
 
     @override
     def stackable(self, net: nn.Module | None = None) -> Stackable:

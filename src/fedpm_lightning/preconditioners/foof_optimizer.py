@@ -36,11 +36,11 @@ from torch import Tensor
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.curvature.batched_layers import BatchedSolves
 from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import Rows
-from fedpm_lightning.curvature.layers import Layer
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.curvature.output_gradients import explains
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.curvature.unequal_batches import Observed, UnequalFactor, UnequalRows
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
@@ -96,7 +96,10 @@ class FOOF(PreconditionedOptimizer):
         self.foof = foof
         self.steps_taken = 0
         self._factors: dict[str, RunningFactor | UnequalFactor] = {
-            layer.name: RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows) for layer in layers
+            layer.name: RunningFactor(
+                layer.name, foof.ema, foof.spatial, foof.max_rows, layer.diagonal, layer.rows_suffice
+            )
+            for layer in layers
         }
         for layer in layers:
             if start and layer.name in start:

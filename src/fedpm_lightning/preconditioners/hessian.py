@@ -9,7 +9,8 @@ from torch import nn
 from typing_extensions import override
 
 from fedpm_lightning.client.executor import Stackable
-from fedpm_lightning.curvature.flat import DiagonalLayer, DiagonalPreconditioner, FlatLayer
+from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
+from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
 from fedpm_lightning.curvature.hessian import (
     LocalProblem,
     check_size,

@@ -28,10 +28,13 @@ from fedpm_lightning.curvature.damping import DampingMode, check_damping
 from fedpm_lightning.curvature.full_pass import evaluating
 from fedpm_lightning.curvature.hooks import collect_input_rows
 from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
-from fedpm_lightning.curvature.layers import Layer, find_layers, rules_summary, rules_table
+from fedpm_lightning.curvature.layers import Rules, find_rules
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.curvature.output_gradients import collect_errors
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rules import rules_summary, rules_table
+from fedpm_lightning.curvature.weight_uses import UNKNOWN, weight_uses
 from fedpm_lightning.preconditioners.base import LocalPreconditioner, PreconditionedOptimizer
 from fedpm_lightning.server.kronecker import KroneckerMix
 from fedpm_lightning.server.preconditioned import Block, BlockMix
@@ -40,7 +43,7 @@ from fedpm_lightning.types import Batch
 
 
 class Kfac(LocalPreconditioner):
-    """P = (B + delta_B I) (x) (A + delta_A I) for each Linear and Conv2d; other parameters take plain steps.
+    """P = (B + delta_B I) (x) (A + delta_A I) for each Linear and convolution; other parameters take plain steps.
 
     Args:
         damping: delta >= 0 of the whole, which is split into delta_A and delta_B.
@@ -71,14 +74,24 @@ class Kfac(LocalPreconditioner):
         self.ema = share("ema", ema)
         self.cov_every = int(at_least("cov_every", cov_every, 1))
         self.lr_plain = None if lr_plain is None else positive("lr_plain", lr_plain)
+        self._uses = UNKNOWN
+
+    @override
+    def look_at(self, net: nn.Module, inputs: Tensor) -> None:
+        self._uses = weight_uses(net, inputs)
+
+    def rules(self, net: nn.Module) -> Rules:
+        """Return which parameters have factors: those of layers whose output gradients a hook sees."""
+        return find_rules(net, self._uses).only(lambda layer: layer.has_output and not layer.shared_with)
 
     @override
     def blocks(self, net: nn.Module) -> Sequence[Block]:
-        return find_layers(net)
+        return self.rules(net).layers
 
     @override
     def explain(self, net: nn.Module) -> list[str]:
-        return [f"Local step: {rules_summary(net)}", *rules_table(net)]
+        found = self.rules(net)
+        return [f"Local step: {rules_summary(net, found)}", *rules_table(net, found)]
 
     @override
     def optimizer(

@@ -225,18 +225,19 @@ class Federation:
         Raises:
             ValueError: If the network cannot take the data, or the method cannot take the network.
         """
-        check_network(self.net, data, precision())
+        sample = check_network(self.net, data, precision())
         self.rounds = rounds
-        self.set_up(data.num_clients)
+        with precision():
+            self.set_up(data.num_clients, sample)
         lines: list[str] = []
         if self.buffer_policy == "local" and any(b.is_floating_point() for b in self.net.buffers()):
             kept = "the running statistics it started with"
             lines.append(f"buffer_policy local: the global model is evaluated with {kept}")
         return lines + self.choose_executor(data, round, precision)
 
-    def set_up(self, num_clients: int) -> None:
+    def set_up(self, num_clients: int, sample: Tensor | None = None) -> None:
         """Let the method look at the network, and make the server's state unless a checkpoint brought one."""
-        self.method.num_clients, self.method.l2 = num_clients, self.objective.l2
+        self.method.num_clients, self.method.l2, self.method.sample = num_clients, self.objective.l2, sample
         self.rules = self.method.setup(self.net)
         if not self.server_state:
             self.server_state = self.method.init_server(clone_params(self.theta))
