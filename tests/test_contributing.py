@@ -13,6 +13,7 @@ def test_the_skeleton_runs_as_it_stands(quickstart, repo, tmp_path):
     words = ("--model.local_epochs=1", "--model.net.hidden=[8]", "--data.participation=0.5", "--rounds=2")
     run = quickstart(*words, "--model.method=mine.Mine", "--model.method.pull=0.3")
     assert run.code == 0 and run.summary["method_label"] == "Mine"
+    assert run.summary["declared"] == {"taxonomy": ["first order", "parameters"], "look": None}
     last = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert last["federated"]["clients"], "its state is in the checkpoint"
     plain = quickstart(*words, "--model.method=mine.Mine", "--model.method.pull=0", folder="plain")

@@ -1,10 +1,13 @@
-"""The contract: one row a method, the same checks for all. A method without a row, a YAML or a docs row is refused."""
+"""The contract: the same checks for every registered method, and what a method must have beside its class."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from inspect import isabstract
 from pathlib import Path
 
 import pytest
@@ -33,11 +36,14 @@ from fedpm_lightning.methods import (
     LocalNewton,
     Method,
 )
+from fedpm_lightning.methods.registry import MIXED, ORDERS
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.testing import METHOD_CHECKS, MethodCase, advance, largest_difference
 from fedpm_lightning.testing.contract import follows_the_schedule
+from reference.test_reference import PARTS
 
 REPO = Path(__file__).resolve().parents[2]
+CONFIGS = REPO / "configs" / "method"
 
 
 @dataclass(frozen=True)
@@ -46,13 +52,13 @@ class Row(MethodCase):
 
     Attributes:
         without: The same without what is its own (its correction, its mixing, its memory); None: nothing to remove.
-        yaml: A file in configs/method/ that runs it.
-        stackable: Which clients it trains at once.
+        upload: As in a case; d numbers unless the row says otherwise.
+        stackable: Which clients it trains at once; None: as it declares.
     """
 
     without: Callable[[], Method] | None = None
-    yaml: str = ""
-    stackable: str = "no"
+    upload: Callable[[int, int], float] = lambda d, _: d
+    stackable: str | None = "no"
 
 
 def triangle(d: int) -> int:
@@ -64,22 +70,19 @@ def sgd(lr: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda theta, gradient: theta - lr * gradient
 
 
-ROWS = {
-    "PSGD": Row(partial(PSGD, lr=0.3), yaml="psgd", upload=lambda d, _: d),
-    "FedAvg": Row(partial(FedAvg, lr=0.1), step=sgd(0.1), yaml="fedavg", upload=lambda d, _: d, stackable="any"),
+SETTINGS = {
+    "PSGD": Row(partial(PSGD, lr=0.3)),
+    "FedAvg": Row(partial(FedAvg, lr=0.1), step=sgd(0.1), stackable="any"),
     "FedProx": Row(
         partial(FedProx, lr=0.1, mu=0.5),
         without=partial(FedProx, lr=0.1, mu=0.0),
         step=sgd(0.1),
-        yaml="fedprox",
-        upload=lambda d, _: d,
         stackable="any",
     ),
     "SCAFFOLD": Row(
         partial(SCAFFOLD, lr=0.1),
         without=partial(FedAvg, lr=0.1),
         step=sgd(0.1),
-        yaml="scaffold",
         upload=lambda d, _: 2 * d,
         stackable="any",
     ),
@@ -87,86 +90,77 @@ ROWS = {
         partial(FedDyn, lr=0.1, a=0.5),
         without=partial(FedProx, lr=0.1, mu=0.5),
         step=sgd(0.1),
-        yaml="feddyn",
-        upload=lambda d, _: d,
         stackable="any",
     ),
     "FedNova": Row(  # equal steps here: nothing to remove
-        partial(FedNova, lr=0.1), step=sgd(0.1), yaml="fednova", upload=lambda d, _: d, stackable="any"
+        partial(FedNova, lr=0.1), step=sgd(0.1), stackable="any"
     ),
     "FedExP": Row(
         partial(FedExP, lr=0.5, eps=1e-6),
         without=partial(FedAvg, lr=0.5),
         step=sgd(0.5),
-        yaml="fedexp",
-        upload=lambda d, _: d,
         stackable="any",
     ),
     "FedSAM": Row(
         partial(FedSAM, lr=0.1, rho=0.5),
         without=partial(FedSAM, lr=0.1, rho=0.0),
-        yaml="fedsam",
-        upload=lambda d, _: d,
     ),
     "MOON": Row(
         partial(MOON, lr=0.1, mu=5.0),
         without=partial(FedAvg, lr=0.1),
-        yaml="moon",
-        upload=lambda d, _: d,
         problem="hidden",
     ),
     "FedNL": Row(
         partial(FedNL, option=1, compressor="identity", mu=0.01),
         without=partial(FedNL, option=1, compressor="identity", mu=0.01, alpha=1e-9),
-        yaml="convex/fednl",
         upload=lambda d, _: d + 2 * triangle(d),
         problem="logistic",
     ),
     "FedNew": Row(
         partial(FedNew, alpha=0.1, rho=0.1),
         without=partial(FedNew, alpha=0.1, rho=1e-12),
-        yaml="convex/fednew",
-        upload=lambda d, _: d,
         problem="logistic",
     ),
     "FedNS": Row(
         partial(FedNS, sketch="rows", sketch_rows=12),
         without=partial(FedNS, sketch="identity", sketch_rows=12),
-        yaml="convex/fedns",
         upload=lambda d, _: d + 12 * d + 1,
         problem="logistic",
     ),
     "LocalNewton": Row(
         partial(LocalNewton, lr=0.3),
         without=partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1e6)),
-        yaml="local_newton",
-        upload=lambda d, _: d,
         stackable="any",
     ),
-    "LTDA": Row(partial(LTDA, lr=0.03), yaml="ltda", upload=lambda d, _: d),
+    "LTDA": Row(partial(LTDA, lr=0.03)),
     "FedSophia": Row(
         partial(FedSophia, lr=0.05, tau=1),
         without=partial(FedSophia, lr=0.05, tau=1, eps=1e6),
-        yaml="fedsophia",
-        upload=lambda d, _: d,
     ),
-    "FedMuon": Row(
-        partial(FedMuon, lr=0.05), without=partial(FedMuon, lr=0.05, a=0.0), yaml="fedmuon", upload=lambda d, _: 2 * d
-    ),
+    "FedMuon": Row(partial(FedMuon, lr=0.05), without=partial(FedMuon, lr=0.05, a=0.0), upload=lambda d, _: 2 * d),
     "FedPAC": Row(  # v, and the triangles of the weight's L (3) and R (6)
         partial(FedPAC, lr=0.05),
         without=partial(FedPAC, lr=0.05, beta=0.0, average=False),
-        yaml="fedpac",
         upload=lambda d, _: 2 * d + triangle(3) + triangle(6),
     ),
     "FedPM": Row(
         partial(FedPM, lr=0.3, preconditioner=Foof(damping=1.0)),
         without=partial(LocalNewton, lr=0.3, preconditioner=Foof(damping=1.0)),
-        yaml="fedpm",
         upload=lambda d, width: d + triangle(width) + 1,
         stackable="any",
     ),
 }
+
+
+def row_of(label: str) -> Row:
+    """Return a method's row; one without settings above runs with its defaults, and removes what its parent lacks."""
+    kind = getattr(methods, label)
+    parent = None if kind.__base__ is Method else kind.__base__
+    return SETTINGS.get(label) or Row(kind, without=parent, stackable=None)
+
+
+CLASSES = [entry.label for entry in methods.METHODS if entry.module]
+ROWS = {label: row_of(label) for label in CLASSES}
 
 
 def halve_both(method: Method) -> None:
@@ -212,21 +206,47 @@ def test_what_is_its_own_changes_the_result(name):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_it_declares_which_clients_are_stacked(name):
-    assert ROWS[name].make().stackable == ROWS[name].stackable
+    assert ROWS[name].stackable in (None, ROWS[name].make().stackable)
 
 
-def test_no_method_lacks_a_row_a_yaml_or_a_docs_row():
-    files = {p.stem for p in (REPO / "src/fedpm_lightning/methods").glob("*.py")} - {"__init__", "base"}
-    entries = {entry.label: entry.home for entry in methods.METHODS}
-    classes = {label for label, home in entries.items() if home}
-    assert {home for home in entries.values() if home} == files
-    assert all(issubclass(getattr(methods, label), Method) for label in classes)
-    assert classes == ROWS.keys(), "a method is one row of methods.METHODS and one row here"
-    labels = {yaml.safe_load(file.read_text()).get("label") for file in (REPO / "configs" / "method").glob("*.yaml")}
-    assert set(entries) - classes <= labels, "a row without a module is a file of configs/method"
-    docs = (REPO / "docs" / "methods.md").read_text()
-    for name, row in ROWS.items():
-        config = yaml.safe_load((REPO / "configs" / "method" / f"{row.yaml}.yaml").read_text())
-        method = config["model"]["method"]  # a file that departs from no default holds the class alone
-        assert (method if isinstance(method, str) else method["class_path"]).endswith(f".{name}")
-        assert f"\n## {name}" in docs or f"\n### {name}" in docs, f"docs/methods.md has no section on {name}"
+def test_the_registration_is_what_the_classes_declare():
+    """It is read from the sources: a line that it cannot read would be lost."""
+    package = REPO / "src" / "fedpm_lightning" / "methods"
+    modules = [import_module(f"{methods.__name__}.{file.stem}") for file in package.glob("*.py")]
+    found = {cls for module in modules for cls in vars(module).values() if isinstance(cls, type)}
+    public = {cls.__name__: cls for cls in found if issubclass(cls, Method) and not isabstract(cls)}
+    missing = sorted(public.keys() - set(CLASSES))
+    assert not missing, f'{missing}: write `taxonomy = "first order", "parameters"` (or the like) into the class'
+    for entry in methods.METHODS:
+        assert entry.taxonomy[0] in ORDERS and entry.taxonomy[1] in MIXED, entry
+        if entry.module:
+            cls = public[entry.label]
+            assert cls.taxonomy == entry.taxonomy and cls.look in (None, (entry.colour, entry.marker))
+            assert cls.__module__ == f"{methods.__name__}.{entry.module}"
+
+
+def test_no_method_lacks_its_yaml_its_docs_or_its_reference():
+    files = {str(p.relative_to(CONFIGS)): yaml.safe_load(p.read_text()) for p in CONFIGS.rglob("*.yaml")}
+    run = {str(_class_path(config)).rpartition(".")[2]: name for name, config in files.items()}
+    labels = {config.get("label") for config in files.values()}
+    text = (REPO / "docs" / "methods.md").read_text()
+    table = {name for row in re.findall(r"^\| ([\w, ]+) \|", text, re.MULTILINE) for name in row.split(", ")}
+    sections = {
+        name for title in re.findall(r"^## ([\w, ]+)", text, re.MULTILINE) for name in title.strip().split(", ")
+    }
+    missing: list[str] = []
+    for label, module in ((entry.label, entry.module) for entry in methods.METHODS):
+        if label not in (run if module else labels):
+            missing.append(f"a file of configs/method that runs {label}, with label: {label}")
+        if label not in table:
+            missing.append(f"docs/methods.md: a row of its table that begins with | {label} |")
+        if label not in sections:
+            missing.append(f"docs/methods.md: a section ## {label}")
+        if module and not any(hasattr(part, label) for part in PARTS):
+            missing.append(f"tests/reference: a class {label}, written from its section in docs/methods.md")
+    assert not missing, "\n".join(missing)
+
+
+def _class_path(config):
+    method = config["model"]["method"]  # a file that departs from no default holds the class alone
+    return method if isinstance(method, str) else method["class_path"]

@@ -15,7 +15,7 @@ from fedpm_lightning.report.tables.compare import main
 from fedpm_lightning.report.tables.grid import build_grid, number_format
 from fedpm_lightning.report.tables.render import best_cells, cell_text, render
 from fedpm_lightning.report.tables.significance import compare_column
-from fedpm_lightning.report.taxonomy import colour_and_marker, taxonomy_order
+from fedpm_lightning.report.taxonomy import colour_and_marker, register, taxonomy_order
 
 COLUMN = Column("digits", Heterogeneity(value=0.1))
 
@@ -139,6 +139,20 @@ def test_a_method_from_outside_has_a_look_of_its_own_name():
     assert colour_and_marker("Mine (lr=1)") == colour_and_marker("Mine") == colour_and_marker("Mine")
     known = {(entry.colour, entry.marker) for entry in METHODS}
     assert not known & {colour_and_marker(f"Mine{number}") for number in range(300)}
+
+
+def test_a_method_from_outside_stands_where_its_class_says(monkeypatch):
+    monkeypatch.setattr("fedpm_lightning.report.taxonomy._from_outside", {})
+    place = {"taxonomy": ["second order", "parameters"]}
+    register({"method": "Mine", "declared": {**place, "look": ["#123456", "o"]}})
+    register({"method": "Other", "declared": place})
+    for wrong in (None, {}, {"taxonomy": None}, {"taxonomy": ["third order", "parameters"]}):
+        register({"method": "Nowhere", "declared": wrong})
+    register({"method": "FedAvg", "declared": place})
+    labels = ["Nowhere", "FedPM", "Mine (lr=1)", "Other", "LTDA", "FedNS", "FedAvg"]
+    assert sorted(labels, key=taxonomy_order) == ["FedAvg", "FedNS", "LTDA", "Mine (lr=1)", "Other", "FedPM", "Nowhere"]
+    assert colour_and_marker("Mine lr=1") == ("#123456", "o")
+    assert colour_and_marker("Other (a=1)") == colour_and_marker("Other")
 
 
 def test_csv_is_unrounded_and_names_its_runs(tmp_path, write_run):

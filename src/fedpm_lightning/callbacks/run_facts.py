@@ -26,6 +26,7 @@ class RunFacts:
 
     Attributes:
         method: The method's class.
+        declared: What the class says of its taxonomy and its look, for tables and figures.
         data: The data set's name.
         partition: The kind of split (Dirichlet, IID, ...); None where the data report none.
         alpha: Its alpha, where it has one.
@@ -45,6 +46,7 @@ class RunFacts:
     """
 
     method: str
+    declared: dict[str, Any]
     data: str
     partition: str | None
     alpha: float | None
@@ -66,10 +68,12 @@ class RunFacts:
     def of(cls, trainer: Trainer, module: LightningModule) -> RunFacts:
         """Read them from the objects of a run."""
         federation, data = federation_of(module), data_of(trainer)
+        method = federation.method
         report = partition_facts(data)
         split: Facts = report.get("partition", {})
         return cls(
-            method=type(federation.method).__name__,
+            method=type(method).__name__,
+            declared={"taxonomy": plain(method.taxonomy), "look": plain(method.look)},
             data=data.name,
             partition=split.get("kind"),
             alpha=split.get("arguments", {}).get("alpha"),

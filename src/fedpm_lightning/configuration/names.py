@@ -95,8 +95,8 @@ def find_class(path: str) -> Source | None:
             return Source(module, node)
     origin = imported(module).get(name, path) if tree else path
     if module == _methods.__name__:
-        homes = {entry.label: entry.home for entry in _methods.METHODS}
-        origin = f"{module}.{homes[name]}.{name}" if homes.get(name) else path
+        modules = {entry.label: entry.module for entry in _methods.METHODS}
+        origin = f"{module}.{modules[name]}.{name}" if modules.get(name) else path
     ways = [origin] if origin != path else [f"{other}.{name}" for other in passed_on(module) if other != module]
     return next((found for way in ways if (found := find_class(way)) is not None), None)
 
@@ -169,7 +169,7 @@ def choices(modules: tuple[str, ...], base: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for module in modules:
         if module == _methods.__name__:
-            found |= {entry.label: f"{module}.{entry.label}" for entry in _methods.METHODS if entry.home}
+            found |= {entry.label: f"{module}.{entry.label}" for entry in _methods.METHODS if entry.module}
             continue
         tree = module_tree(module)
         own = [node.name for node in tree.body if isinstance(node, ast.ClassDef)] if tree else []

@@ -21,6 +21,14 @@ from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params, 
 class Method(ABC):
     """Base class of every method; the name that YAML uses is the name of the subclass."""
 
+    taxonomy: ClassVar[tuple[str, str] | None] = None
+    """Its place in the paper's taxonomy, as tables list it: "first order" or "second order" local steps, and what the
+    server mixes, "gradients", "parameters" or "preconditioned parameters". A method based on another one inherits it;
+    None: last in the tables."""
+
+    look: ClassVar[tuple[str, str] | None] = None
+    """Its colour `#rrggbb` and its marker of matplotlib in every figure; None: its name chooses among the free ones."""
+
     stateful: ClassVar[bool] = False
     """Whether clients keep a state, so that they stay on one rank: derived, true where `init_client` is defined."""
 
@@ -57,6 +65,8 @@ class Method(ABC):
         # Inherited, they would be promises about code that did not exist yet.
         if "client_update" in vars(cls) and "stackable" not in vars(cls):
             cls.stackable = "no"
+        if "look" not in vars(cls):
+            cls.look = None
         if "aggregator" in vars(cls) and "mixes" not in vars(cls):
             cls.mixes = "sums"
         cls.stateful = cls.init_client is not Method.init_client

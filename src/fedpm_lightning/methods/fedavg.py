@@ -36,6 +36,8 @@ class FedAvg(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#0072B2", "s"
     stackable = "any"
 
     def __init__(

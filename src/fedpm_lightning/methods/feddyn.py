@@ -43,6 +43,8 @@ class FedDyn(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#DDCC77", "H"
     stackable = "any"
     weightings = ("uniform",)
     assigns_target = True

@@ -40,6 +40,9 @@ class FedExP(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#6699CC", "+"
+
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0, eps: float = 1e-3) -> None:
         super().__init__(lr, momentum, weight_decay)
         self.eps = at_least("eps", eps, 0.0)

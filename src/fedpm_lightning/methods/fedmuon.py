@@ -44,6 +44,9 @@ class FedMuon(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "parameters"
+    look = "#004488", "3"
+
     average = True
     """Whether the optimizer's states travel up and their mean down."""
 

@@ -51,6 +51,8 @@ class FedNew(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "gradients"
+    look = "#44AA99", ">"
     uploads = "direction"
     assigns_target = True  # the dual steps count on theta having moved by the mean of y_i
 

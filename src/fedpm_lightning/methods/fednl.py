@@ -61,6 +61,8 @@ class FedNL(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "gradients"
+    look = "#882255", "<"
     uploads = "direction"
 
     def __init__(

@@ -36,6 +36,9 @@ class FedNova(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#117733", "1"
+
     def aggregator(self, broadcast: Broadcast, server: ServerState) -> Aggregator:
         """Return the mean of the normalised changes, times the mean number of steps."""
         return NormalisedMean(broadcast.params, self.momentum)

@@ -47,6 +47,8 @@ class FedNS(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "gradients"
+    look = "#999933", "8"
     uploads = "direction"
 
     def __init__(self, lr: float = 1.0, sketch: Sketch = "gaussian", sketch_rows: int = 246) -> None:

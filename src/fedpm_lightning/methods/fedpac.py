@@ -50,6 +50,9 @@ class FedPAC(FedMuon):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "parameters"
+    look = "#BB5566", "4"
+
     def __init__(
         self,
         lr: float = 0.01,

@@ -52,6 +52,9 @@ class FedPM(LocalNewton):
         ValueError: If a value is outside its range, or the preconditioner does not have that `mix_factor`.
     """
 
+    taxonomy = "second order", "preconditioned parameters"
+    look = "#D55E00", "o"
+
     def __init__(
         self,
         lr: float = 0.3,

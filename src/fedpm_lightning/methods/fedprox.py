@@ -33,6 +33,8 @@ class FedProx(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#56B4E9", "v"
     stackable = "any"
 
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0, mu: float = 0.01) -> None:

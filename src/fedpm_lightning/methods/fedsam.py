@@ -32,6 +32,8 @@ class FedSAM(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#AA4466", "x"
     stackable = "no"  # ||g_i|| is one client's
 
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0, rho: float = 0.05) -> None:

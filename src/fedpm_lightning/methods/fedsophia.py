@@ -36,6 +36,9 @@ class FedSophia(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "parameters"
+    look = "#AA4499", "*"
+
     def __init__(
         self,
         lr: float = 0.003,

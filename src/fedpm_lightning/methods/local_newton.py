@@ -42,6 +42,8 @@ class LocalNewton(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "parameters"
+    look = "#009E73", "^"
     mixes = "mean"
 
     def __init__(

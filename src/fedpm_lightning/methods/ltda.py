@@ -34,6 +34,9 @@ class LTDA(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "second order", "parameters"
+    look = "#E69F00", "P"
+
     def __init__(self, lr: float = 0.03, rho: float = 0.1, weight_decay: float = 0.0, max_rows: int = 16) -> None:
         self.lr, self.rho = positive("lr", lr), positive("rho", rho)
         self.weight_decay = at_least("weight_decay", weight_decay, 0.0)

@@ -47,6 +47,8 @@ class MOON(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#DDAA33", "2"
     stackable = "no"  # features are read from one client's network
 
     def __init__(

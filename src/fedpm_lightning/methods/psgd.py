@@ -39,6 +39,8 @@ class PSGD(Method):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "gradients"
+    look = "#999999", "|"
     uploads = "direction"
     mixes = "mean"
 

@@ -46,6 +46,8 @@ class SCAFFOLD(FedAvg):
         ValueError: If a value is outside its range.
     """
 
+    taxonomy = "first order", "parameters"
+    look = "#CC79A7", "D"
     stackable = "any"
     weightings = ("uniform",)
 

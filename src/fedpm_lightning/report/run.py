@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 from fedpm_lightning.report.history import History, monitor_from
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.setting import Setting, setting_of
+from fedpm_lightning.report.taxonomy import register
 
 _NUMBER = (int, float)
 _TYPES: dict[str, type | tuple[type, ...]] = {
@@ -135,6 +136,7 @@ def load_run(path: str | Path) -> Run:
         rows = read_rows(folder / "metrics.csv")
     except (ValueError, OSError) as cause:
         raise RunError(f"{folder}/metrics.csv: {cause}; {_WAY_OUT}") from None
+    register(summary)
     run = Run(folder, config, summary, History(initial, rows, monitor_from(summary)))
     try:
         _ = run.column, run.setting

@@ -1,29 +1,46 @@
-"""Which method a row is of: its place in every table, its colour and its marker, as the methods are registered.
+"""Which method a row is of: its place in every table, its colour and its marker, as methods declare them.
 
-A method from outside of this package is a row like any other: last in the tables, with a look that its name decides.
+A method from outside of this package stands where its class says, as a run of it recorded that; last where it says
+nothing, or the run is an older one.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
+from collections.abc import Mapping
+from typing import Any
 
-from fedpm_lightning.methods import METHODS, Entry
+from fedpm_lightning.methods.registry import METHODS, MIXED, ORDERS, Entry, automatic_look
 
 _LOOKS = {(entry.colour, entry.marker) for entry in METHODS}
-_OTHER_LOOKS = [
-    (colour, marker)
-    for colour in ("#117733", "#6699CC", "#AA4466", "#DDAA33", "#004488", "#BB5566")
-    for marker in "H+x1234"
-    if (colour, marker) not in _LOOKS
-]
+_from_outside: dict[str, Entry] = {}
+
+
+def register(summary: Mapping[str, Any]) -> None:
+    """Take over what a run's summary says of a method from outside: its label, place and look."""
+    match summary:
+        case {"method": str(name), "declared": {"taxonomy": [str(order), str(mixed)], **said}} if (
+            find_method(name) is None and order in ORDERS and mixed in MIXED
+        ):
+            match said:
+                case {"look": [str(colour), str(marker)]}:
+                    look = colour, marker
+                case _:
+                    look = automatic_look(name, _LOOKS)
+            _from_outside[name] = Entry(name, None, (order, mixed), *look)
+        case _:
+            pass
+
+
+def _entries() -> list[Entry]:
+    return sorted((*METHODS, *_from_outside.values()), key=lambda entry: entry.place)
 
 
 def find_method(label: str) -> Entry | None:
-    """Return the registered method that a label begins with (`FedAvgM lr=1` is FedAvgM); None for any other."""
+    """Return the method that a label begins with (`FedAvgM lr=1` is FedAvgM); None for one that nobody declared."""
     bare = _bare(label)
-    known = [entry for entry in METHODS if bare.startswith(_bare(entry.label))]
-    return max(known, key=lambda entry: len(entry.label), default=None)
+    found = [entry for entry in _entries() if bare.startswith(_bare(entry.label))]
+    return max(found, key=lambda entry: len(entry.label), default=None)
 
 
 def method_of(label: str) -> str:
@@ -33,9 +50,9 @@ def method_of(label: str) -> str:
 
 
 def taxonomy_order(label: str) -> tuple[int, str]:
-    """Sort key of a label: the order in which methods are registered, unknown ones last."""
-    found = find_method(label)
-    return len(METHODS) if found is None else METHODS.index(found), label
+    """Sort key of a label: by cells of the taxonomy, in a cell by name, unknown ones last."""
+    found, entries = find_method(label), _entries()
+    return len(entries) if found is None else entries.index(found), label
 
 
 def colour_and_marker(label: str) -> tuple[str, str]:
@@ -43,7 +60,7 @@ def colour_and_marker(label: str) -> tuple[str, str]:
     found = find_method(label)
     if found is not None:
         return found.colour, found.marker
-    return _OTHER_LOOKS[zlib.crc32(label.split(" (")[0].encode()) % len(_OTHER_LOOKS)]
+    return automatic_look(label.split(" (")[0], _LOOKS)
 
 
 def _bare(label: str) -> str:
