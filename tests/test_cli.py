@@ -37,7 +37,7 @@ def test_help_answers_without_torch():
     [
         (["bogus"], "choose one of fit, validate, test, compare"),
         (["fit", "--config", "configs/nothere.yaml"], "nothere.yaml"),
-        (["fit", "--rounds", "1"], "fit.model.net"),
+        (["fit", "--rounds", "1"], "--model.net is needed, or a --config"),
     ],
 )
 def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, expected):
@@ -215,3 +215,31 @@ def test_options_win_over_files_wherever_they_stand(fedpm):
     run = fedpm(*words, "--model.local_epochs=1", "--config", "configs/quickstart.yaml")
     assert run.code == 0 and len(run.rows) == 1
     assert settings(run)["model"]["method"]["init_args"]["lr"] == 0.05 and run.summary["alpha"] == 0.7
+
+
+@pytest.mark.parametrize("bars", ["true", "false"])
+def test_a_start_that_trains_nothing_says_why(quickstart, capsys, bars):
+    options = (*ONE, "--trainer.enable_progress_bar", bars)
+    assert quickstart(*options, "--trainer.max_time", "00:00:00:00", folder="late").code == 0
+    assert "stopped after round 0 of 1: trainer.max_time 00:00:00:00 is over" in capsys.readouterr().out
+    assert quickstart(*options).code == 0
+    assert "nothing to train" not in capsys.readouterr().out
+    assert quickstart(*options).code == 0
+    assert "nothing to train: all 1 rounds are done; --rounds N with a greater N goes on" in capsys.readouterr().out
+
+
+def test_the_configuration_is_written_out_once_a_start(quickstart, monkeypatch):
+    """Writing it takes as long as some rounds do."""
+    from jsonargparse import ArgumentParser
+
+    dump, texts = ArgumentParser.dump, []
+    monkeypatch.setattr(ArgumentParser, "dump", lambda *args, **how: texts.append(text := dump(*args, **how)) or text)
+    run = quickstart(*ONE)
+    whole = [text for text in texts if "checkpoint_every" in text]
+    assert len(whole) == 1 and (run.folder / "config.yaml").read_text() == whole[0]
+
+
+def test_a_network_of_null_is_told_with_its_file(fedpm, tmp_path, capsys):
+    (tmp_path / "null.yaml").write_text("model: {net: null}")
+    assert fedpm("fit", "--config", "quickstart", "--config", "null.yaml").code == 2
+    assert capsys.readouterr().err.startswith("error: null.yaml: model.net is empty (null)")

@@ -39,7 +39,7 @@ ALLOWED = {
     "module": BASE | {"callbacks", "divergence", "evaluation", "evaluation_loop", "methods", "round", "start_check"},
     "settings": {"configuration", "data", "round"},
     "wandb_logger": {"callbacks", "configuration", "report"},
-    "experiment": RUN | READ | {"errors"},
+    "experiment": RUN | READ | {"errors", "start_check"},
     "export_command": {"checkpoints", "experiment", "module", "settings"},
     "partition_command": {"callbacks", "data", "experiment", "report", "settings"},
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -48,6 +48,7 @@ from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.settings import as_list, check_values, default_label, measured
+from fedpm_lightning.start_check import callbacks_of
 from fedpm_lightning.threads import choose_threads, has_bf16
 from fedpm_lightning.wandb_logger import agents_run_dir, prepare_loggers, sweep_tags, under_agent
 
@@ -69,6 +70,7 @@ class FedpmCLI(LightningCLI):
     configuration: ClassVar[Configuration]
     locked_folders: ClassVar[list[RunFolder]] = []
     changes: tuple[str, ...] = ()
+    done_before = 0
 
     @classmethod
     def subcommands(cls) -> dict[str, set[str]]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -104,8 +106,7 @@ class FedpmCLI(LightningCLI):
             self.choose_start(settings)
         else:
             settings.run_dir = settings.run_dir or str(Path(settings.ckpt_path or "").resolve().parent)
-        recorded: dict[str, Any] = yaml.safe_load(self.dump_config())
-        prepare_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), recorded)
+        prepare_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), self.recorded_config)
 
     def take_folder(self, settings: Any) -> None:
         """Choose the run's folder and keep other processes out of it."""
@@ -130,7 +131,7 @@ class FedpmCLI(LightningCLI):
         if settings.ckpt_path is None:
             clear_requeue(run_dir, fresh)
         else:
-            self.changes = compare_with(Path(settings.ckpt_path), yaml.safe_load(self.dump_config()))
+            self.changes = compare_with(Path(settings.ckpt_path), self.recorded_config)
         choose_wandb_run(as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_classes(self) -> None:
@@ -139,7 +140,7 @@ class FedpmCLI(LightningCLI):
         path = self.settings.ckpt_path
         if path is None:
             return
-        done = check_checkpoint(Path(path), self.model.state_dict())
+        self.done_before = done = check_checkpoint(Path(path), self.model.state_dict())
         if self.subcommand != "fit":  # a resume checks every file of a checkpoint as it is read
             check_intact(Path(path))
             print(f"{self.subcommand} of {path}, saved after round {done}")
@@ -156,13 +157,13 @@ class FedpmCLI(LightningCLI):
     def run_callbacks(self) -> list[Callback]:
         """Return what every run has: its files, a progress bar, W&B's metric axes and checkpoints."""
         run_dir = Path(self.settings.run_dir)
-        config: dict[str, Any] = yaml.safe_load(self.dump_config())
+        config = self.recorded_config
         monitor = choose_monitor(measured(self.settings))
         folder, every = run_dir / "checkpoints", self.settings.checkpoint_every
         checkpoints = RunCheckpoints(folder, monitor, every, config, self.changes)
         stop = GracefulStop(run_dir, self.settings.grace_s)
         bars = [RoundProgress()] if self.settings.trainer.enable_progress_bar is not False else []
-        files = [RunFiles(run_dir, config, text=self.dump_config()), PartitionPicture(run_dir)]
+        files = [RunFiles(run_dir, config, text=self.recorded_text), PartitionPicture(run_dir)]
         return [*files, *bars, WandbRun(config, tags=sweep_tags()), stop, checkpoints]
 
     def before_fit(self) -> None:
@@ -182,10 +183,33 @@ class FedpmCLI(LightningCLI):
             torch.set_num_threads(number)
         return f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"
 
-    def dump_config(self) -> str:
-        """Return the command's complete configuration as YAML."""
+    def after_fit(self) -> None:
+        """Say why rounds were not trained, where that is no error."""
+        done, rounds = self.trainer.global_step, self.settings.rounds
+        line = ""
+        if done >= rounds and done == self.done_before:
+            line = f"nothing to train: all {rounds} rounds are done; --rounds N with a greater N goes on"
+        elif done < rounds and time_is_over(self.trainer):
+            line = f"stopped after round {done} of {rounds}: trainer.max_time {self.settings.trainer.max_time} is over"
+        if line and self.trainer.is_global_zero:
+            print(line, flush=True)
+
+    @cached_property
+    def recorded_text(self) -> str:
+        """The command's complete configuration as YAML; writing it takes as long as some rounds."""
         parser = self._parser(self.subcommand)
         return str(parser.dump(self.recorded, skip_none=False, skip_link_targets=False, format="yaml"))
+
+    @cached_property
+    def recorded_config(self) -> dict[str, Any]:
+        """The same, as values."""
+        return yaml.safe_load(self.recorded_text)
+
+
+def time_is_over(trainer: Trainer) -> bool:
+    """Whether trainer.max_time, of which Lightning makes a Timer, has been used up."""
+    timers = [one for one in callbacks_of(trainer) if isinstance(one, Timer)]
+    return any((left := timer.time_remaining()) is not None and left <= 0 for timer in timers)
 
 
 def size_of(net: nn.Module) -> tuple[int, bool]:

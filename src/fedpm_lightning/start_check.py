@@ -31,6 +31,17 @@ def check_trainer(trainer: Trainer) -> None:
     asked = {
         "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
         "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
+        "limit_test_batches": (of.limit_test_batches, of.limit_test_batches != 1, "use data.limit_test"),
+        "val_check_interval": (
+            of.val_check_interval,
+            of.val_check_interval not in (None, 1),
+            "use trainer.check_val_every_n_epoch",
+        ),
+        "reload_dataloaders_every_n_epochs": (
+            of.reload_dataloaders_every_n_epochs,
+            of.reload_dataloaders_every_n_epochs != 0,
+            "the data are loaded once: leave it out",
+        ),
         "max_steps": (trainer.max_steps, trainer.max_steps not in (-1, None), "a step is a round: use rounds"),
     }
     for name, (value, wrong, instead) in asked.items():

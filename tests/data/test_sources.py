@@ -316,3 +316,11 @@ def test_digits(read):
 def test_the_sets_whose_source_is_only_a_place_are_the_named_ones():
     """`configuration` keeps the names apart, so that reading a configuration does not load torch."""
     assert set(LOADERS) - {"libsvm", *WITH_COLUMNS} == KNOWN_DATA
+
+
+def test_a_folder_of_other_files_is_told_the_endings(read, tmp_path):
+    for name in ("train/cat/a.tif", "train/cat/b.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(MissingDataError, match=r"ending in \.tif, \.txt\).*\n.*one of \.bmp, \.gif, \.jpeg"):
+        read(tmp_path, "mine")

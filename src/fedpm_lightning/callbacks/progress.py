@@ -132,11 +132,6 @@ class RoundProgress(FederatedCallback, ProgressBar):
             if folder is not None:
                 print("\n".join([*ranking_lines(folder), f"run: {folder}"]), flush=True)
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say so when there was nothing left to train."""
-        if self._enabled and not self._history.rows and trainer.global_step >= (trainer.max_epochs or 0) > 0:
-            print(f"nothing to train: {trainer.global_step} of {trainer.max_epochs} rounds are done", flush=True)
-
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Give the terminal back before the error is printed."""
         self._close_bars()

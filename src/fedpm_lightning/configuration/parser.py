@@ -55,9 +55,14 @@ def shorten(message: str) -> str:
 
 def required(message: str, composed: Composition | None) -> str:
     """Return jsonargparse's message of a missing argument with the key of the class that needs it."""
-    found = re.fullmatch(r"the following arguments are required: (\w+)", message.strip())
+    found = re.fullmatch(r"the following arguments are required: ([\w.]+).*", message.strip())
     if found is None or composed is None:
         return message
+    if "." in found[1]:
+        key = found[1].partition(".")[2]
+        if composed.origin(key) is not None:
+            return f"{composed.origin(key)}: {key} is empty (null), and takes no null: give a value or leave it out"
+        return f"--{key} is needed, or a --config that says it; fedpm configs lists those that ship"
     for key in CLASSES:
         value = get_key(composed.values, key)
         for node in value if isinstance(value, list) else [value]:

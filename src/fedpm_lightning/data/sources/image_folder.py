@@ -70,7 +70,12 @@ class ImageFolder:
         found = [file for pattern in layouts for file in (self.folder / split).glob(pattern)]
         files = sorted(file for file in found if file.suffix.lower() in SUFFIXES)
         if not files:
-            raise MissingDataError(f"no images in {self.folder / split}; expected {' or '.join(layouts.values())}")
+            other = sorted({file.suffix for file in found if file.is_file()})
+            seen = f" (there are files ending in {', '.join(other)})" if other else ""
+            raise MissingDataError(
+                f"no images in {self.folder / split}{seen}; expected {' or '.join(layouts.values())}\n"
+                f"An image ends in one of {', '.join(sorted(SUFFIXES))}"
+            )
         return files
 
     def _class_names(self) -> list[str]:
