@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.base import FederatedCallback
     from fedpm_lightning.callbacks.client_accuracy import ClientAccuracy
     from fedpm_lightning.callbacks.communication import Communication
+    from fedpm_lightning.callbacks.confusion import ConfusionMatrix
     from fedpm_lightning.callbacks.damping import Damping
     from fedpm_lightning.callbacks.drift import ClientDrift
     from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
@@ -32,6 +33,7 @@ _HOME = {
     "ClientDrift": "drift",
     "Communication": "communication",
     "ConditionNumber": "preconditioners",
+    "ConfusionMatrix": "confusion",
     "CoordinateMedian": "robust",
     "Damping": "damping",
     "DifferentialPrivacy": "privacy",
@@ -58,6 +60,7 @@ __all__ = [
     "ClientDrift",
     "Communication",
     "ConditionNumber",
+    "ConfusionMatrix",
     "CoordinateMedian",
     "Damping",
     "DifferentialPrivacy",

@@ -46,8 +46,8 @@ EFFECTS: dict[str, Effect] = {
 """Key or branch -> effect; the longest that fits decides, and a key that fits none decides the figures."""
 
 OBSERVERS = frozenset({
-    "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "Damping", "PreconditionerDrift",
-    "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
+    "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "ConfusionMatrix", "Damping",
+    "PreconditionerDrift", "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
 })  # fmt: skip
 """Callbacks that only look: a run with them has the figures of one without."""
 

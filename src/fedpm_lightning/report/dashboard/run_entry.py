@@ -62,7 +62,19 @@ def run_entry(run: Run, name: str, store: ArrayStore) -> dict[str, Any]:
         "columns": columns,
         "facts": {key: run.summary.get(key) for key in _FACTS if run.summary.get(key) is not None},
         "versions": run.summary.get("versions") or {},
+        "pictures": pictures(run.path),
     }
+
+
+def pictures(path: Path) -> dict[str, str]:
+    """Return what the run drew at its end (callback ConfusionMatrix): name -> PNG in base64."""
+    found = {name: path / f"{name}.png" for name in ("confusion", "accuracy")}
+    try:
+        return {
+            name: base64.b64encode(file.read_bytes()).decode("ascii") for name, file in found.items() if file.is_file()
+        }
+    except OSError:
+        return {}
 
 
 def config_lines(run: Run) -> dict[str, str]:

@@ -15,7 +15,7 @@ function showRun(id) {
   }
   const setting = DATA.settings.get(run.setting);
   page.replaceChildren(back(), runHead(run, setting), el("div", { class: "pair", id: "run-plots" }),
-    partitionCard(run), el("div", { class: "pair", id: "run-costs" }), configCard(run));
+    ...picturesCard(run), partitionCard(run), el("div", { class: "pair", id: "run-costs" }), configCard(run));
   drawRunPlots(run);
   drawPartition(run);
 }
@@ -58,6 +58,15 @@ function runHead(run, setting) {
     setting.left_out[run.id] ? el("p", { class: "quiet gap" }, `No mean contains this run: ${setting.left_out[run.id]}.`) : null,
     others.length ? el("p", { class: "quiet gap" }, "Same setting, other seeds: ", el("span", { class: "seeds" },
       ...others.map((other) => el("a", { href: `#run=${other.id}` }, String(other.seed ?? "?"))))) : null);
+}
+
+/* What the callback ConfusionMatrix drew when the run ended. */
+const PICTURE_TEXTS = { confusion: "Confusion matrix of the last evaluated round", accuracy: "Accuracy by class and by client" };
+
+function picturesCard(run) {
+  const shown = Object.entries(run.pictures || {});
+  return shown.length ? [el("section", { class: "card", "aria-labelledby": "pictures-heading" }, el("h2", { id: "pictures-heading" }, "At the end"),
+    el("div", { class: "pictures" }, ...shown.map(([name, data]) => el("img", { src: `data:image/png;base64,${data}`, alt: PICTURE_TEXTS[name] || name }))))] : [];
 }
 
 /* The run's columns, those of one unit in one plot; what is neither quality nor cost is a diagnostic, by its prefix. */
