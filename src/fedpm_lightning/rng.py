@@ -74,6 +74,25 @@ def sample_cohort(seed: int, round: int, num_clients: int, size: int) -> list[in
     return sorted(int(k) for k in chosen)
 
 
+def sample_by_size(seed: int, round: int, sizes: Sequence[int], size: int) -> list[int]:
+    """Draw `size` clients one after another without replacement, each with probability n_k over those left, sorted.
+
+    Where fewer clients than `size` hold samples, all of them come, and the first ones without.
+
+    Args:
+        seed: The experiment's seed.
+        round: 0-based communication round.
+        sizes: n_k of every client.
+        size: |S_t|, in 1..N.
+    """
+    n = np.asarray(sizes, dtype=np.float64)
+    order = sorted(range(len(n)), key=lambda k: (n[k] == 0, k))
+    if size >= np.count_nonzero(n):
+        return sorted(order[:size])
+    chosen = numpy_generator(seed, "cohort", round).choice(len(n), size=size, replace=False, p=n / n.sum())
+    return sorted(int(k) for k in chosen)
+
+
 @contextmanager
 def seeded(seed: int, purpose: str, round: int, client: int, devices: Sequence[torch.device] = ()) -> Generator[None]:
     """Seed torch's global generators inside the block (dropout draws from them) and restore them afterwards.

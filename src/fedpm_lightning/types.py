@@ -142,15 +142,18 @@ class StacksBatches(Protocol):
 class Cohort:
     """The one batch of a training epoch: the clients that take part in a round, with their data.
 
-    `sampling` says how they were drawn: uniform, or with probabilities of their own.
+    `sampling` says how they were drawn: uniform, size or power_of_choice. With `keep` they are candidates, of which the
+    round keeps so many, those with the greatest losses at theta (round/selection.py).
 
     Not a dataclass: Lightning's precision plugins (64-true) rebuild those field by field, down to the clients' data.
     """
 
-    def __init__(self, round: int, clients: list[ClientData], sampling: str = "uniform") -> None:
+    def __init__(
+        self, round: int, clients: list[ClientData], sampling: str = "uniform", keep: int | None = None
+    ) -> None:
         self.round = round
         self.clients = clients
-        self.sampling = sampling
+        self.sampling, self.keep = sampling, keep
 
     @property
     def ids(self) -> list[int]:

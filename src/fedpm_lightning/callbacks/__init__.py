@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.damping import Damping
     from fedpm_lightning.callbacks.drift import ClientDrift
     from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
+    from fedpm_lightning.callbacks.network import SimulatedNetwork
     from fedpm_lightning.callbacks.optimum import Optimum
+    from fedpm_lightning.callbacks.personal_accuracy import PersonalAccuracy
     from fedpm_lightning.callbacks.preconditioners import ConditionNumber, PreconditionerDrift
     from fedpm_lightning.callbacks.privacy import DifferentialPrivacy
     from fedpm_lightning.callbacks.progress import RoundProgress
@@ -43,10 +45,12 @@ _HOME = {
     "LabelFlip": "attacks",
     "NormClipping": "robust",
     "Optimum": "optimum",
+    "PersonalAccuracy": "personal_accuracy",
     "PreconditionerDrift": "preconditioners",
     "RoundProgress": "progress",
     "RunFiles": "run_files",
     "SignFlip": "attacks",
+    "SimulatedNetwork": "network",
     "Stragglers": "dropouts",
     "TimeShares": "timing",
     "Timing": "timing",
@@ -70,10 +74,12 @@ __all__ = [
     "LabelFlip",
     "NormClipping",
     "Optimum",
+    "PersonalAccuracy",
     "PreconditionerDrift",
     "RoundProgress",
     "RunFiles",
     "SignFlip",
+    "SimulatedNetwork",
     "Stragglers",
     "TimeShares",
     "Timing",

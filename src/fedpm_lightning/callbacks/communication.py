@@ -36,7 +36,8 @@ class Communication(FederatedCallback):
 
     def on_round_end(self, round: Round) -> None:
         """Add this round's counts over all ranks and record the running totals."""
-        total = torch.tensor(self._round, dtype=torch.float64)
+        counted = zip(self._round, round.further_bytes, strict=True)
+        total = torch.tensor([own + further for own, further in counted], dtype=torch.float64)
         all_sum([total], round.device)
         self.up_bytes += int(total[0])
         self.down_bytes += int(total[1])

@@ -47,7 +47,8 @@ EFFECTS: dict[str, Effect] = {
 
 OBSERVERS = frozenset({
     "ClientAccuracy", "ClientDrift", "Communication", "ConditionNumber", "ConfusionMatrix", "Damping",
-    "PreconditionerDrift", "RoundProgress", "RunFiles", "TimeShares", "Timing", "WandbRun",
+    "PersonalAccuracy", "PreconditionerDrift", "RoundProgress", "RunFiles", "SimulatedNetwork", "TimeShares", "Timing",
+    "WandbRun",
 })  # fmt: skip
 """Callbacks that only look: a run with them has the figures of one without."""
 
@@ -111,6 +112,10 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Key -> (the values that change nothing, what to say instead)."""
 
 
+ADDED_LATER: dict[str, Any] = {"data.sampling": "uniform", "data.candidates": None}
+"""Key -> the value that was in force before there was the key: checkpoints and runs without it say the same."""
+
+
 def effect(key: str) -> Effect:
     """Return what another value of a dotted key changes."""
     parts = key.split(".")
@@ -135,6 +140,9 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
     """
     flat = {key.removesuffix(".class_path"): value for key, value in flatten(config).items()}
+    for key, default in ADDED_LATER.items():
+        if flat.get(key) == default:
+            flat.pop(key, None)
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from lightning.pytorch import LightningDataModule
@@ -19,10 +19,12 @@ from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
 from fedpm_lightning.data.resident import EvalLoader, Resident, RoundLoader
 from fedpm_lightning.data.sources import check_columns, check_effect, load
-from fedpm_lightning.rng import sample_cohort
+from fedpm_lightning.rng import sample_by_size, sample_cohort
 from fedpm_lightning.types import ClientData, Cohort
 
 log = logging.getLogger(__name__)
+
+Sampling: TypeAlias = Literal["uniform", "size", "power_of_choice"]
 
 INPUT_DTYPES: dict[str, torch.dtype] = {
     "64-true": torch.float64,
@@ -47,6 +49,10 @@ class FederatedData(LightningDataModule):
         num_clients: Number of clients, N.
         participation: Share of the clients in a round, in (0, 1], rounded to the nearest client, at least 1.
         clients_per_round: |S_t| as a number, instead of `participation`; with neither, all clients take part.
+        sampling: How a round's clients are drawn, without replacement: uniform; size (with probabilities n_k); or
+            power_of_choice (Cho et al. 2020): `candidates` are drawn by size, and those with the greatest losses of
+            theta on their own data take part.
+        candidates: Of power_of_choice, from |S_t| to N; null is 2 |S_t|, at most N.
         partition: How samples are spread over clients; null is Dirichlet(alpha=0.1).
         batch_size: Samples a local batch; null is the client's whole set.
         drop_last: Leave out a smaller last local batch (never the only one).
@@ -74,6 +80,8 @@ class FederatedData(LightningDataModule):
         num_clients: int = 10,
         participation: float | None = None,
         clients_per_round: int | None = None,
+        sampling: Sampling = "uniform",
+        candidates: int | None = None,
         partition: Partition | None = None,
         batch_size: int | None = 32,
         drop_last: bool = False,
@@ -112,6 +120,8 @@ class FederatedData(LightningDataModule):
         self.root = data_root(root)
         self.seed, self.num_clients = seed, num_clients
         self.cohort_size = cohort_size(num_clients, participation, clients_per_round)
+        self.sampling: Sampling = sampling
+        self.candidates = check_candidates(sampling, candidates, self.cohort_size, num_clients)
         self.partition = Dirichlet(alpha=0.1) if partition is None else partition
         columns = None if input_columns is None else tuple(input_columns)
         column = self.partition.group_column
@@ -213,9 +223,14 @@ class FederatedData(LightningDataModule):
         return self.resident.clients[k]
 
     def cohort(self, round: int) -> Cohort:
-        """Return the clients of a round: a function of seed and round alone."""
-        ids = sample_cohort(self.seed, round, self.num_clients, self.cohort_size)
-        return Cohort(round, [self.client(k) for k in ids])
+        """Return the clients of a round, or its candidates: a function of seed and round alone."""
+        if self.sampling == "uniform":
+            ids = sample_cohort(self.seed, round, self.num_clients, self.cohort_size)
+        else:
+            sizes = [data.num_samples for data in self.resident.clients]
+            ids = sample_by_size(self.seed, round, sizes, self.candidates or self.cohort_size)
+        keep = None if self.candidates is None else self.cohort_size
+        return Cohort(round, [self.client(k) for k in ids], self.sampling, keep)
 
     def train_dataloader(self) -> RoundLoader:
         """Return the loader of length 1 that yields the current round's cohort."""
@@ -261,3 +276,21 @@ def cohort_size(num_clients: int, participation: float | None, clients_per_round
     if not 0 < participation <= 1:
         raise ValueError(f"data.participation must be in (0, 1], got {participation}")
     return max(1, math.floor(participation * num_clients + 0.5))
+
+
+def check_candidates(sampling: Sampling, candidates: int | None, size: int, num_clients: int) -> int | None:
+    """Return how many candidates of a round are asked for their loss; None where nobody is.
+
+    Raises:
+        ValueError: If `sampling` is unknown, or the number is outside its range or has no effect.
+    """
+    if sampling not in ("uniform", "size", "power_of_choice"):
+        raise ValueError(f"data.sampling must be uniform, size or power_of_choice, got {sampling!r}")
+    if sampling != "power_of_choice":
+        if candidates is not None:
+            raise ValueError(f"data.candidates {candidates} has no effect with data.sampling {sampling}: leave it out")
+        return None
+    number = min(2 * size, num_clients) if candidates is None else candidates
+    if not size <= number <= num_clients:
+        raise ValueError(f"data.candidates must be in {size}..{num_clients} (cohort to clients), got {candidates}")
+    return number

@@ -52,6 +52,7 @@ METRICS: dict[str, Metric] = {
     "time/round_s": Metric("Time of a round", _SECONDS, "min", "Clients, aggregation and server step."),
     "time/eval_s": Metric("Time of an evaluation", _SECONDS, "min"),
     "time/total_s": Metric("Time since round 1", _SECONDS, "min", "Rounds and evaluations, over resumes."),
+    "time/simulated_s": Metric("Simulated time since round 1", _SECONDS, "min", "Over clients' own connections."),
     "time/local_s": Metric("Time in local steps", _SECONDS, "min", "At the clients, without curvature."),
     "time/factors_s": Metric("Time in curvature", _SECONDS, "min", "At the clients: observing, factorising, solving."),
     "time/mixing_s": Metric("Time in mixing", _SECONDS, "min", "At the server: sums, mixing and the server's step."),
@@ -86,6 +87,13 @@ METRICS: dict[str, Metric] = {
     "clients_acc/worst_tenth": Metric("Accuracy of the worst tenth of the clients", _SHARE, "max"),
     "clients_acc/min": Metric("Accuracy of the worst client", _SHARE, "max"),
     "clients_acc/std": Metric("Accuracy by client, standard deviation", _SHARE, "min"),
+    "personal_acc/mean": Metric(
+        "Accuracy of personal models, mean", _SHARE, "max", "Fine-tuned from the global one on a client's own data."
+    ),
+    "personal_acc/worst_tenth": Metric("Accuracy of personal models, worst tenth", _SHARE, "max"),
+    "personal_acc/min": Metric("Accuracy of the worst personal model", _SHARE, "max"),
+    "personal_acc/std": Metric("Accuracy of personal models, standard deviation", _SHARE, "min"),
+    "personal_acc/gain": Metric("Personal over global model, mean accuracy", _SHARE, "max"),
     "privacy/epsilon": Metric("Privacy loss ε", "epsilon", "min", "Client-level, of all rounds so far."),
     "privacy/delta": Metric("δ of the privacy loss", "probability"),
     "privacy/clipped": Metric("Clients that were clipped", _SHARE, None, "Of those that returned."),

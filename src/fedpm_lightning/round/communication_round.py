@@ -12,6 +12,7 @@ from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import own_clients
 from fedpm_lightning.rng import preserve_generators
+from fedpm_lightning.round.selection import choose_by_loss
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target
 from fedpm_lightning.server.over_ranks import OverRanks
@@ -31,11 +32,15 @@ class Round:
     Attributes:
         sampled: The cohort as it was drawn; a hook may remove some of them from `cohort`.
         broadcast: What the server sends.
+        candidates: Of power-of-choice sampling, the clients that were asked for their loss; empty otherwise.
+        further_bytes: Bytes up and down of this rank's clients beside broadcasts and uploads.
     """
 
     def __init__(self, federation: Federation, cohort: Cohort) -> None:
         self.federation, self.cohort = federation, cohort
         self.sampled = list(cohort.clients)
+        self.candidates: list[ClientData] = []
+        self.further_bytes = [0, 0]
         self.broadcast: Broadcast = federation.make_broadcast(cohort.round)
 
     def run(self, optimizer: Optimizer) -> None:
@@ -45,6 +50,8 @@ class Round:
         tell("on_round_start", self)
         local = self.local()
         with preserve_generators():
+            if self.cohort.keep is not None:
+                choose_by_loss(self, self.cohort.keep)
             if self.prepare(local):
                 for update, state in self.federation.executor.train(local, self.own_clients()):
                     self.receive(update, state)

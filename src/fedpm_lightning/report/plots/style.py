@@ -22,6 +22,7 @@ AXIS_NAMES: dict[Axis, str] = {
     "rounds": "Communication round",
     "megabytes": "Sent up by all clients (MB)",
     "seconds": "Wall time (s)",
+    "simulated": "Simulated time (s)",
 }
 _IN_SYMBOLS = {
     "opt/gap": r"$f(\theta) - f^*$",

@@ -16,10 +16,18 @@ from fedpm_lightning.report.run import Run, RunError
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.grid import Grid, build_grid
 from fedpm_lightning.report.tables.render import FORMATS, Format, render
-from fedpm_lightning.report.tables.statistic import BEST, COLUMN_OF, FINAL, Axis, CostToReach, Statistic, WithinBudget
+from fedpm_lightning.report.tables.statistic import (
+    AXES,
+    BEST,
+    COLUMN_OF,
+    FINAL,
+    Axis,
+    CostToReach,
+    Statistic,
+    WithinBudget,
+)
 from fedpm_lightning.report.units import parse_bytes, parse_rounds, parse_seconds, parse_target
 
-AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
 _FORMAT_OF: dict[str, Format] = {".md": "markdown", ".tex": "latex", ".csv": "csv", ".txt": "terminal", "": "terminal"}
 
 
@@ -43,7 +51,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", choices=FORMATS, help="default: by the ending of --output, else terminal")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the table there: .md, .tex, .csv, .txt")
     parser.add_argument("--plots", type=Path, metavar="DIR", help="also draw accuracy and loss, as PDF and PNG")
-    parser.add_argument("--x", choices=AXES, help="one x axis for the curves, one cost for --reach (default: all)")
+    parser.add_argument(
+        "--x", choices=tuple(COLUMN_OF), help="one x axis of curves, one cost of --reach (default: first 3)"
+    )
     return parser
 
 

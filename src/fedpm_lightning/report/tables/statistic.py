@@ -14,11 +14,15 @@ from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.units import human_bytes, human_seconds
 
-Axis: TypeAlias = Literal["rounds", "megabytes", "seconds"]
+Axis: TypeAlias = Literal["rounds", "megabytes", "seconds", "simulated"]
 Budget: TypeAlias = Literal["round", "bytes", "seconds"]
 
-COLUMN_OF: dict[Axis, str] = {"rounds": "round", "megabytes": "comm/up_bytes", "seconds": "time/total_s"}
-SCALE_OF: dict[Axis, float] = {"rounds": 1.0, "megabytes": 1e-6, "seconds": 1.0}
+AXES: tuple[Axis, ...] = ("rounds", "megabytes", "seconds")
+"""Those that every run has; `simulated` is that of runs with a SimulatedNetwork."""
+COLUMN_OF: dict[Axis, str] = {
+    "rounds": "round", "megabytes": "comm/up_bytes", "seconds": "time/total_s", "simulated": "time/simulated_s"
+}  # fmt: skip
+SCALE_OF: dict[Axis, float] = {"rounds": 1.0, "megabytes": 1e-6, "seconds": 1.0, "simulated": 1.0}
 _SPENT: dict[Budget, str] = {"round": "round", "bytes": "comm/up_bytes", "seconds": "time/total_s"}
 
 
@@ -137,7 +141,7 @@ class CostToReach:
     def title(self, metric: str) -> str:
         """Say what the number is."""
         sign = "≥" if find_metric(metric).better == "max" else "≤"
-        unit = "uplink megabytes" if self.cost == "megabytes" else self.cost
+        unit = {"megabytes": "uplink megabytes", "simulated": "simulated seconds"}.get(self.cost, self.cost)
         return f"{unit} to reach {metric} {sign} {self.target:g}"
 
     def read(self, run: Run, metric: str) -> Value:

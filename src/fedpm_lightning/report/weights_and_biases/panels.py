@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.plots.style import AXIS_NAMES
-from fedpm_lightning.report.tables.statistic import COLUMN_OF, Axis
+from fedpm_lightning.report.tables.statistic import AXES, Axis
 
-AXES: tuple[Axis, ...] = tuple(COLUMN_OF)
-_AGAINST: dict[Axis, str] = {"rounds": "rounds", "megabytes": "megabytes sent up", "seconds": "seconds"}
+_AGAINST: dict[Axis, str] = {
+    "rounds": "rounds", "megabytes": "megabytes sent up", "seconds": "seconds", "simulated": "simulated seconds"
+}  # fmt: skip
 _DIAGNOSTICS = (
     "drift/norm_mean", "drift/norm_max", "drift/direction_mean", "drift/cosine", "precond/drift", "precond/condition",
     "damping/raised", "damping/delta_max", "clients_acc/mean", "clients_acc/worst_tenth", "clients_acc/std",
