@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import tomllib
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration.shipped import locate
 
 REPO = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(p.relative_to(REPO).as_posix() for p in (REPO / "docs").rglob("*.md"))]
@@ -87,6 +90,18 @@ def _files(words: list[str]) -> str | None:
     return f"no file {missing}" if missing else None
 
 
+def _fedpm(words: list[str]) -> str | None:
+    """What a line names by its path or name must ship."""
+    named = [("configs", word) for option, word in itertools.pairwise(words) if option == "--config"]
+    named += [("sweeps", word) for word in words[2:3] if words[1] == "sweep" and word not in {"FILE", "my_sweep.yaml"}]
+    for kind, name in named:
+        try:
+            locate(kind, name)
+        except ConfigurationError as error:
+            return str(error)
+    return _files(words)
+
+
 def _module(words: list[str]) -> str | None:
     if words[1:2] != ["-m"] or words[2] in ("venv", "pytest"):
         return None
@@ -103,7 +118,7 @@ CHECKS: dict[str, Callable[[list[str]], str | None]] = {
     "pip": _pip,
     "python": _module,
     "make": _make,
-    "fedpm": _files,
+    "fedpm": _fedpm,
     **dict.fromkeys(["wandb", "tensorboard", "sbatch", "source", "git"], _files),
     **dict.fromkeys(["experiments/test1.sh", "experiments/cifar10_trial.sh"], _files),
 }

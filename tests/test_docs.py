@@ -7,7 +7,9 @@ import os
 import re
 import subprocess
 import sys
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import matplotlib
 import pytest
@@ -39,18 +41,16 @@ def smaller(page: str, words: list[str], images: dict[str, Path], libsvm: Path) 
         return [*words, *SMALL, "--data.source", str(image), "--data.root", str(image), *FEW]
     if str(libsvm) in words:
         return [*words, *SMALL, "--data.num_clients", "4", "--data.partition.clients_size", "15"]
-    digits = "configs/quickstart.yaml" in words and "--data.source" not in words
+    digits = "quickstart" in words and "--data.source" not in words
     return [*words, *SMALL, *(["--data.limit_train", "200", "--model.local_epochs", "1"] if digits else [])]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder with the repository's configurations in it, from which modules are imported."""
+    """An empty folder, from which modules are imported: what ships goes by name."""
     matplotlib.use("Agg")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    for name in ("configs", "sweeps"):
-        os.symlink(REPO / name, tmp_path / name)
     yield tmp_path
     for name in [n for n in sys.modules if n.startswith("my_")]:
         del sys.modules[name]
@@ -132,3 +132,47 @@ def test_the_site_builds_without_a_warning(tmp_path):
     pages = [page.read_text() for page in (build / "site").rglob("*.html")]
     fetched = re.compile(r"(?:src|href)=\"https?://[^\"]+\.(?:js|css|woff2?)\"")
     assert len(pages) > 35 and [page for page in pages if fetched.search(page)] == []
+    assert broken_links(build / "site") == []
+
+
+class Anchors(HTMLParser):
+    """The links of a page, and what of it can be linked to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in {"href", "src"} and value:
+                self.links.append(value)
+            if name in {"id", "name"} and value:
+                self.ids.add(value)
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links of a built site to pages, files or headings of it that are not there."""
+    pages = {file: Anchors(file.read_text()) for file in site.rglob("*.html") if file.name != "404.html"}
+    broken = []
+    for file, page in pages.items():
+        for link in page.links:
+            path, _, anchor = link.partition("#")
+            if re.match(r"\w+:|//", link):
+                continue
+            target = (file.parent / unquote(path)).resolve() if path else file
+            target = target / "index.html" if target.is_dir() else target
+            known = pages[target].ids if target in pages else None
+            if not target.exists() or (anchor and known is not None and unquote(anchor) not in known):
+                broken.append(f"{file.relative_to(site)}: {link}")
+    return broken
+
+
+def test_a_broken_link_is_found(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "index.html").write_text('<a href="sub/#here">x</a><a href="sub/#gone">x</a><img src="no.png">')
+    (tmp_path / "sub" / "index.html").write_text(
+        '<h1 id="here">x</h1><a href="../">x</a><a href="https://a.b/#c">x</a>'
+    )
+    assert broken_links(tmp_path) == ["index.html: sub/#gone", "index.html: no.png"]
