@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.progress import RoundProgress
     from fedpm_lightning.callbacks.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
     from fedpm_lightning.callbacks.run_files import RunFiles
+    from fedpm_lightning.callbacks.secure import SecureAggregation
     from fedpm_lightning.callbacks.timing import TimeShares, Timing
     from fedpm_lightning.callbacks.wandb_run import WandbRun
 
@@ -49,6 +50,7 @@ _HOME = {
     "PreconditionerDrift": "preconditioners",
     "RoundProgress": "progress",
     "RunFiles": "run_files",
+    "SecureAggregation": "secure",
     "SignFlip": "attacks",
     "SimulatedNetwork": "network",
     "Stragglers": "dropouts",
@@ -78,6 +80,7 @@ __all__ = [
     "PreconditionerDrift",
     "RoundProgress",
     "RunFiles",
+    "SecureAggregation",
     "SignFlip",
     "SimulatedNetwork",
     "Stragglers",
