@@ -13,7 +13,7 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
 from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.methods import FedPM, LocalNewton
-from fedpm_lightning.preconditioners import Kfac
+from fedpm_lightning.preconditioners import Foof, Kfac
 from fedpm_lightning.preconditioners.kfac import KfacOptimizer
 from fedpm_lightning.server.kronecker import KroneckerMix, conjugate_gradients
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS
@@ -228,3 +228,10 @@ def test_shrunk_off_diagonals_are_refused():
     run = rounds(FedPM(preconditioner=Kfac(), mix_off_diagonal=0.9))
     with pytest.raises(ValueError, match="is not defined for Kronecker factors"):
         run.step()
+
+
+def test_the_table_of_rules_names_the_preconditioner():
+    net = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
+    head, first, *_ = Kfac().explain(net)
+    assert head.startswith("Local step: K-FAC for 2 of 4 tensors") and "K-FAC" in first
+    assert "FOOF" in Foof().explain(net)[0]

@@ -20,8 +20,8 @@ ALLOWED = {
     "compression": BASE,
     "models": BASE,
     "data": BASE,
-    "configuration": {"methods"},  # their names
-    "report": {"configuration", "methods"},  # the table of keys; names and looks
+    "configuration": {"checks", "methods"},  # their names
+    "report": {"checks", "configuration", "methods"},  # the table of keys; names and looks
     "checkpoints": BASE | {"configuration"},
     "ranks": BASE,
     "curvature": BASE,
@@ -45,7 +45,7 @@ ALLOWED = {
     "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
     "configs_command": {"configuration"},
     "new_command": {"configuration"},
-    "completion": {"configuration"},
+    "completion": {"checks", "configuration"},
     "cli": {"completion", "configuration", "version"},
     "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
     "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},

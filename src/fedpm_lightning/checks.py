@@ -1,8 +1,12 @@
-"""Range checks of hyper-parameters, with one form of message: the name, the value, the legal range."""
+"""Checks of values: ranges of hyper-parameters, with one form of message, and the shape of what a file holds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
+
+from typing_extensions import TypeIs
 
 
 def positive(name: str, value: float) -> float:
@@ -31,3 +35,13 @@ def share(name: str, value: float) -> float:
     if not 0 <= value <= 1:
         raise ValueError(f"{name} must be in [0, 1], got {value}")
     return value
+
+
+def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
+    """Whether a value read from a file or a configuration has keys, which are strings there."""
+    return isinstance(value, Mapping)
+
+
+def is_list(value: object) -> TypeIs[list[Any]]:
+    """Whether a value read from a file or a configuration is a list."""
+    return isinstance(value, list)

@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, cast
 
+from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration.compose import get_key
 from fedpm_lightning.configuration.describe import Key, keys
 from fedpm_lightning.configuration.errors import ConfigurationError
@@ -97,9 +98,9 @@ def _chosen(words: Sequence[str]) -> dict[str, Key]:
     found: dict[str, Key] = {}
     for key in CLASSES:
         node = get_key(values, key)
-        last = cast("list[Any]", node)[-1:] if isinstance(node, list) else [node]
+        last = node[-1:] if is_list(node) else [node]
         for one in last:
-            path = cast("Mapping[str, Any]", one).get("class_path") if isinstance(one, Mapping) else None
+            path = one.get("class_path") if is_mapping(one) else None
             found |= {f"{key}.{argument.name}": argument for argument in keys(path)} if isinstance(path, str) else {}
     return found
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Literal, TypeAlias
 
+from typing_extensions import override
+
 from fedpm_lightning.client.faults import NUMERICAL, is_finite
 from fedpm_lightning.client.local_round import Answer, LocalRound, check_unchanged
 from fedpm_lightning.client.stacked_client import Chunk, StackedClient, StackedUpdate, split_state, stack_states
@@ -26,6 +28,11 @@ class Sequential:
 
     name: ClassVar[str] = "sequential"
     clients_per_chunk: int = 1
+
+    @classmethod
+    def make(cls, clients_per_chunk: int, stackable: Stackable) -> Sequential:
+        """Return one; as far as it cares, for chunks of so many clients of a method that stacks such clients."""
+        return cls()
 
     def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
         """Yield the answer of every client that was not dropped."""
@@ -52,6 +59,11 @@ class Vectorized(Sequential):
     def __init__(self, clients_per_chunk: int, stackable: Stackable = "any") -> None:
         self.clients_per_chunk, self.stackable = clients_per_chunk, stackable
         self._stack: StackedModel | None = None
+
+    @override
+    @classmethod
+    def make(cls, clients_per_chunk: int, stackable: Stackable) -> Vectorized:
+        return cls(clients_per_chunk, stackable)
 
     def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
         """Yield the answer of every client that was not dropped."""
@@ -99,6 +111,10 @@ class Vectorized(Sequential):
 
     def __repr__(self) -> str:
         return f"{self.name}, up to {self.clients_per_chunk} clients at once"
+
+
+EXECUTORS: dict[str, type[Sequential]] = {executor.name: executor for executor in (Sequential, Vectorized)}
+"""Name -> executor; a checkpoint holds the name."""
 
 
 @dataclass(frozen=True)

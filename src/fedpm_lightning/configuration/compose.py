@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, flatten
 from fedpm_lightning.configuration.names import choices
@@ -100,16 +101,16 @@ def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
         within: Whether `key` is an argument of a class: then it may hold a class too.
     """
     spec = CLASSES.get(key)
-    if spec is not None and spec.many and (isinstance(above, list) or isinstance(below, list)):
+    if spec is not None and spec.many and (is_list(above) or is_list(below)):
         return _list(below, above, key)
     if spec is not None or (within and (_is_node(below) or _is_node(above) or _arguments_of_name(below, above))):
         return _node(below, above, key)
-    return _branch(below, cast("Mapping[str, Any]", above), key, within) if isinstance(above, Mapping) else above
+    return _branch(below, above, key, within) if is_mapping(above) else above
 
 
 def _branch(below: Any, above: Mapping[str, Any], key: str, within: bool) -> dict[str, Any]:
     """Lay a mapping over what is below, name by name."""
-    old = dict(cast("Mapping[str, Any]", below)) if isinstance(below, Mapping) else {}
+    old = dict(below) if is_mapping(below) else {}
     for name, value in above.items():
         bare = str(name).rstrip("+")
         path = f"{key}.{bare}" if key else bare
@@ -122,10 +123,10 @@ def _branch(below: Any, above: Mapping[str, Any], key: str, within: bool) -> dic
 
 def _list(below: Any, above: Any, key: str) -> list[Any]:
     """Lay over a list of classes: another list replaces it, arguments go to its last class."""
-    if isinstance(above, list):
-        return [_node(None, one, key) for one in cast("list[Any]", above)]
-    if isinstance(above, Mapping) and not _names_class(above):
-        listed = cast("list[Any]", below)
+    if is_list(above):
+        return [_node(None, one, key) for one in above]
+    if is_mapping(above) and not _names_class(above):
+        listed = below
         if not listed:
             raise ConfigurationError(f"{key}: there is no class yet that these arguments could belong to")
         return [*listed[:-1], _node(listed[-1], above, key)]
@@ -133,15 +134,15 @@ def _list(below: Any, above: Any, key: str) -> list[Any]:
 
 
 def _added(below: Any, value: Any, key: str) -> list[Any]:
-    old = below if isinstance(below, list) else [] if below in (None, False) else [below]
-    return [*cast("list[Any]", old), *(cast("list[Any]", value) if isinstance(value, list) else [value])]
+    old = below if is_list(below) else [] if below in (None, False) else [below]
+    return [*old, *(value if is_list(value) else [value])]
 
 
 def _node(below: Any, above: Any, key: str) -> Any:
     """Lay over a class: a name begins it anew, arguments alone join those that are there."""
-    if not isinstance(above, Mapping):
+    if not is_mapping(above):
         return _named(key, above)
-    entry = cast("Mapping[str, Any]", above)
+    entry = above
     given = {name: entry[name] for name in _NODE if name in entry} if set(entry) <= set(_NODE) else {"init_args": entry}
     start: dict[str, Any] = {}
     if not _names_class(entry):
@@ -154,8 +155,8 @@ def _node(below: Any, above: Any, key: str) -> Any:
 
 
 def _as_node(value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        return dict(cast("Mapping[str, Any]", value))
+    if is_mapping(value):
+        return dict(value)
     return {"class_path": value} if isinstance(value, str) else {}
 
 
@@ -194,15 +195,15 @@ def _bare(name: str) -> str:
 
 
 def _is_node(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool({"class_path", "init_args"} & set(cast("Mapping[str, Any]", value)))
+    return is_mapping(value) and bool({"class_path", "init_args"} & set(value))
 
 
 def _arguments_of_name(below: Any, above: Any) -> bool:
-    return isinstance(below, str) and isinstance(above, Mapping)
+    return isinstance(below, str) and is_mapping(above)
 
 
 def _names_class(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, Mapping) and "class_path" in value)
+    return isinstance(value, str) or (is_mapping(value) and "class_path" in value)
 
 
 def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -211,9 +212,7 @@ def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         ConfigurationError: If such a key says something of its own: it would have no effect.
     """
-    kept: dict[str, Any] = {
-        k: dict(cast("Mapping[str, Any]", v)) if isinstance(v, Mapping) else v for k, v in layer.items()
-    }
+    kept: dict[str, Any] = {k: dict(v) if is_mapping(v) else v for k, v in layer.items()}
     for key, source in FOLLOWS.items():
         value = get_key(kept, key, missing=...)
         if value is not ... and (get_key(kept, source) is None or str(value) != str(get_key(kept, source))):
@@ -231,9 +230,9 @@ def get_key(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
     """Return the entry at a dotted key."""
     here: Any = layer
     for part in key.split("."):
-        if not isinstance(here, Mapping) or part not in here:
+        if not is_mapping(here) or part not in here:
             return missing
-        here = cast("Mapping[str, Any]", here)[part]
+        here = here[part]
     return here
 
 

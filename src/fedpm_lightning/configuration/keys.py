@@ -10,6 +10,8 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, NamedTuple, cast
 
+from fedpm_lightning.checks import is_list, is_mapping
+
 
 class Effect(Enum):
     """What another value of a key changes."""
@@ -127,8 +129,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Turn a nested configuration into dotted keys; lists stay whole."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
+        if is_mapping(value) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat
@@ -173,7 +175,7 @@ def data_source(flat: Mapping[str, Any]) -> str | None:
 
 def acting(callbacks: Any) -> list[Any] | None:
     """Return the callbacks that may change a figure; None if there are none."""
-    given = cast("list[Any]", callbacks if isinstance(callbacks, list) else [callbacks] if callbacks else [])
-    paths = [cast("Any", entry).get("class_path") if isinstance(entry, Mapping) else entry for entry in given]
+    given = callbacks if is_list(callbacks) else [callbacks] if callbacks else []
+    paths = [cast("Any", entry).get("class_path") if is_mapping(entry) else entry for entry in given]
     kept = [e for e, path in zip(given, paths, strict=True) if str(path).rsplit(".", 1)[-1] not in OBSERVERS]
     return kept or None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
 from fedpm_lightning.configuration.compose import Composition, get_key
 from fedpm_lightning.configuration.errors import ConfigurationError
@@ -122,28 +123,28 @@ def check_names(composed: Composition) -> None:
 
 
 def _check_branch(composed: Composition, branch: str, values: Any) -> None:
-    if not isinstance(values, Mapping):
+    if not is_mapping(values):
         raise ConfigurationError(
             f"{branch} is {values!r}; it has keys, such as {branch}.{(arguments(BRANCHES[branch]) or ('',))[0]}"
         )
     known = arguments(BRANCHES[branch])
-    for name, value in cast("Mapping[str, Any]", values).items():
+    for name, value in values.items():
         key = f"{branch}.{name}"
         if known is not None and name not in known:
             raise _unknown(composed, key, [f"{branch}.{other}" for other in known], branch)
         if key in CLASSES:
-            for one in cast("list[Any]", value if isinstance(value, list) else [value]):
+            for one in value if is_list(value) else [value]:
                 _check_class(composed, key, one)
 
 
 def _check_class(composed: Composition, key: str, node: Any) -> None:
     """Check the arguments of a class, and of the classes among them."""
-    if not isinstance(node, Mapping):
+    if not is_mapping(node):
         return
-    path = cast("Mapping[str, Any]", node).get("class_path")
-    given = cast("Mapping[str, Any]", node).get("init_args")
+    path = node.get("class_path")
+    given = node.get("init_args")
     known = arguments(path) if isinstance(path, str) else None
-    for name, value in cast("Mapping[str, Any]", given).items() if isinstance(given, Mapping) else ():
+    for name, value in given.items() if is_mapping(given) else ():
         if known is not None and name not in known:
             raise _not_accepted(composed, f"{key}.{name}", str(path).rpartition(".")[2], known)
         _check_class(composed, f"{key}.{name}", value)

@@ -32,6 +32,9 @@ from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block
 LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
 Norms: TypeAlias = Literal["plain", "diagonal"]
 
+TITLE = "FOOF"
+"""Its name in rules.txt."""
+
 
 class Foof(LocalPreconditioner):
     """P = A + delta I for each Linear, convolution, Embedding and attention layer; other parameters take plain steps.
@@ -112,7 +115,7 @@ class Foof(LocalPreconditioner):
     @override
     def explain(self, net: nn.Module) -> list[str]:
         found = self.rules(net)
-        return [f"Local step: {rules_summary(net, found)}", *rules_table(net, found)]
+        return [f"Local step: {rules_summary(net, found, TITLE)}", *rules_table(net, found, TITLE)]
 
     @override
     def optimizer(

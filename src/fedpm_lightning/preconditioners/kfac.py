@@ -41,6 +41,9 @@ from fedpm_lightning.server.preconditioned import Block, BlockMix
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
+TITLE = "K-FAC"
+"""Its name in rules.txt."""
+
 
 class Kfac(LocalPreconditioner):
     """P = (B + delta_B I) (x) (A + delta_A I) for each Linear and convolution; other parameters take plain steps.
@@ -91,7 +94,7 @@ class Kfac(LocalPreconditioner):
     @override
     def explain(self, net: nn.Module) -> list[str]:
         found = self.rules(net)
-        return [f"Local step: {rules_summary(net, found)}", *rules_table(net, found)]
+        return [f"Local step: {rules_summary(net, found, TITLE)}", *rules_table(net, found, TITLE)]
 
     @override
     def optimizer(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
 from fedpm_lightning.report.run import Run, RunError, read_summary
 from fedpm_lightning.report.tables.grid import column_head
@@ -81,7 +81,7 @@ def _read(folder: Path) -> Sibling | None:
     config = cast("dict[str, Any]", summary.pop("config", None) or {})
     run = Run(folder, config, summary, History())
     best = summary.get("best")
-    value = cast("Mapping[str, Any]", best).get(monitor.key) if monitor and isinstance(best, Mapping) else None
+    value = best.get(monitor.key) if monitor and is_mapping(best) else None
     if run.state != "finished" or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return Sibling(run, float(value))

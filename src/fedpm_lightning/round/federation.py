@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.choose_executor import ExecutorName, choose
 from fedpm_lightning.client.client import BufferPolicy
-from fedpm_lightning.client.executor import Sequential, Vectorized
+from fedpm_lightning.client.executor import EXECUTORS, Sequential
 from fedpm_lightning.client.local_model import CompileMode, LocalModel
 from fedpm_lightning.client.local_round import OnBadClient
 from fedpm_lightning.client.objective import Objective
@@ -248,9 +248,8 @@ class Federation:
         A resumed run goes on as it began: a trial at another theta might decide otherwise, and move the last bits.
         """
         name, chunk = self._trained_before
-        if name == self.executor_name or (name and self.executor_name == "auto"):
-            chosen = Vectorized(self.clients_per_chunk or chunk, self.method.stackable)
-            self.executor = chosen if name == Vectorized.name else Sequential()
+        if name in EXECUTORS and self.executor_name in (name, "auto"):
+            self.executor = EXECUTORS[name].make(self.clients_per_chunk or chunk, self.method.stackable)
             return []
         largest = max(map(data.client, range(data.num_clients)), key=lambda client: client.num_samples)
         with precision():

@@ -8,13 +8,14 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.configuration.keys import flatten
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
 from fedpm_lightning.report.run import Run
@@ -96,9 +97,9 @@ def partition_entry(text: str) -> dict[str, Any] | None:
         found: Any = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(found, Mapping) or not cast("Mapping[str, Any]", found).get("sizes"):
+    if not is_mapping(found) or not found.get("sizes"):
         return None
-    partition = dict(cast("Mapping[str, Any]", found))
+    partition = dict(found)
     keep = ("partition", "seed", "num_samples", "sha256", "sizes", "histogram")
     try:
         return {**{key: partition.get(key) for key in keep}, "heterogeneity": heterogeneity_of(partition)}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
 from fedpm_lightning.report.metrics import find_metric
 from fedpm_lightning.report.run import Run, RunError
@@ -41,7 +42,7 @@ class WandbRecord:
 def is_ours(record: WandbRecord) -> bool:
     """Tell whether a W&B run was logged by this tool: it holds the method's configuration and the rounds."""
     model = record.config.get("model")
-    return isinstance(model, Mapping) and "method" in model and "rounds" in record.config
+    return is_mapping(model) and "method" in model and "rounds" in record.config
 
 
 def only_ours(records: Sequence[WandbRecord]) -> list[WandbRecord]:
@@ -137,7 +138,7 @@ def _state(record: WandbRecord, history: History, config: Mapping[str, Any]) -> 
 
 def _branch(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = config.get(key)
-    return cast("Mapping[str, Any]", found) if isinstance(found, Mapping) else {}
+    return found if is_mapping(found) else {}
 
 
 def _class(entry: Mapping[str, Any]) -> str | None:
