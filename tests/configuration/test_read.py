@@ -191,7 +191,7 @@ def test_names_are_checked_before_torch_is_loaded(tmp_path, repo):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (
-        "choose one of BasicBlock, CNN, Logistic, MLP, ResNet18" in done.stderr
+        "did you mean MLP? Or choose one of BasicBlock, CNN, " in done.stderr
         and "did you mean --data.num_clients?" in done.stderr
     )
 
