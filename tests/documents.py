@@ -114,12 +114,19 @@ def _make(words: list[str]) -> str | None:
     return None if set(words[1:]) <= set(targets) else f"no target {words[1:]}"
 
 
+def _docker(words: list[str]) -> str | None:
+    stages = re.findall(r"^FROM .* AS (\w+)", (REPO / "Dockerfile").read_text(), flags=re.MULTILINE)
+    target = words[words.index("--target") + 1] if "--target" in words else "cpu"
+    return None if target in stages else f"no stage {target}"
+
+
 CHECKS: dict[str, Callable[[list[str]], str | None]] = {
     "pip": _pip,
     "python": _module,
     "make": _make,
     "fedpm": _fedpm,
-    **dict.fromkeys(["wandb", "tensorboard", "sbatch", "source", "git"], _files),
+    **dict.fromkeys(["wandb", "tensorboard", "sbatch", "source", "git", "apptainer"], _files),
+    "docker": _docker,
     **dict.fromkeys(["experiments/test1.sh", "experiments/cifar10_trial.sh"], _files),
 }
 """First word -> what is checked of a line that is not typed."""
