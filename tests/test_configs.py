@@ -36,7 +36,7 @@ def leaves(tree, path=""):
 def test_every_file_is_run_by_a_test_below():
     tasks = {"quickstart.yaml", "shakespeare.yaml", *IMAGES, "a9a.yaml", "w8a.yaml"}
     covered = {"diagnostics.yaml", "privacy.yaml", *tasks, *METHOD_FILES}
-    others = {name for name in ALL if name.split("/")[0] in {"trial", "paper"}}
+    others = {name for name in ALL if name.split("/")[0] in {"trial", "paper", "message"}}
     assert set(ALL) <= covered | others
 
 
@@ -45,6 +45,18 @@ def test_method_files_train_digits_and_go_on_bit_for_bit(quickstart, name):
     words = ("--config", f"configs/method/{name}.yaml", "--model.local_epochs", "1", "--data.participation", "0.7")
     run = torn_and_gone_on(quickstart, *words)
     assert run.summary["final"]["test/loss"] < run.summary["initial"]["test/loss"]
+
+
+@pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("message/")))
+def test_message_files_train_aligned_fedpm_on_fewer_bytes_and_go_on_bit_for_bit(quickstart, name):
+    run = torn_and_gone_on(
+        quickstart, "--config", "configs/method/fedpm_aligned.yaml", "--config", f"configs/{name}",
+        "--model.local_epochs", "1", "--data.participation", "0.7",
+    )  # fmt: skip
+    assert run.summary["final"]["test/loss"] < run.summary["initial"]["test/loss"]
+    clients, weights = 2 * 7, 4 * 26_122
+    bound = 1.5 if "bfloat16" in name else 1.0
+    assert float(run.rows[1]["comm/up_bytes"]) < bound * clients * weights
 
 
 @pytest.mark.parametrize("name", sorted(IMAGES))

@@ -17,7 +17,7 @@ READ = {"configuration", "settings", "wandb_logger"}
 ALLOWED = {
     **{name: set() for name in (*BASE, "threads", "version")},
     "schedules": {"checks"},
-    "compression": BASE,
+    "compression": BASE | {"curvature"},
     "models": BASE,
     "data": BASE,
     "configuration": {"checks", "methods"},  # their names
@@ -32,7 +32,8 @@ ALLOWED = {
     "methods": BASE | {"client", "server", "optim", "preconditioners", "curvature", "compression"},
     "divergence": BASE | {"client"},
     "evaluation": BASE | {"client"},
-    "round": BASE | {"client", "curvature", "divergence", "evaluation", "methods", "ranks", "schedules", "server"},
+    "round": BASE
+    | {"client", "compression", "curvature", "divergence", "evaluation", "methods", "ranks", "schedules", "server"},
     "callbacks": BASE | {"checkpoints", "client", "curvature", "evaluation", "ranks", "report", "round", "server"},
     "start_check": {"callbacks", "round"},
     "evaluation_loop": {"callbacks"},

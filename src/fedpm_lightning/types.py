@@ -177,6 +177,7 @@ class Broadcast:
         lr_factor: The learning-rate schedule's value for this round; methods multiply their lr by it.
         extra: What the method sends besides (control variates, a summed gradient); counted in down_bytes.
         buffers_sent: Whether the buffers travel each round; a client keeps its own, or frozen ones, otherwise.
+        packed: What is really sent in the place of parts of `extra`, by their keys.
     """
 
     round: int
@@ -185,12 +186,13 @@ class Broadcast:
     lr_factor: float = 1.0
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     buffers_sent: bool = True
+    packed: dict[str, object] = field(default_factory=dict[str, object])
 
     @property
     def wire_bytes(self) -> int:
         """Bytes sent to ONE client."""
         buffers = wire_bytes(self.buffers) if self.buffers_sent else 0
-        return wire_bytes(self.params) + buffers + wire_bytes(self.extra)
+        return wire_bytes(self.params) + buffers + wire_bytes({**self.extra, **self.packed})
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return (identity, number of in-place changes) of every part so far, by dotted name."""
@@ -213,6 +215,7 @@ class ClientUpdate:
         buffers: The client's buffers where the policy is `mix`, else empty.
         metrics: Scalars for the log (train loss, ...); they are not counted as communication.
         dropped: Set by a callback when the update never reaches the server.
+        packed: What is really sent in the place of `params`, under that name, and of parts of `message`, by their keys.
     """
 
     client: int
@@ -223,11 +226,12 @@ class ClientUpdate:
     buffers: Params = field(default_factory=dict[str, Tensor])
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     dropped: bool = False
+    packed: dict[str, object] = field(default_factory=dict[str, object])
 
     @property
     def wire_bytes(self) -> int:
         """Bytes this client uploads."""
-        return wire_bytes(self.params) + wire_bytes(self.message) + wire_bytes(self.buffers)
+        return wire_bytes({"params": self.params, **self.message, **self.packed}) + wire_bytes(self.buffers)
 
 
 def named_leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:

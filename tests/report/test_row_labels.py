@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+
+from fedpm_lightning.compression import Message
+from fedpm_lightning.configuration.keys import FULL_MESSAGE, MESSAGE_ARGUMENTS
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.setting import differing_keys, setting_of
 from fedpm_lightning.report.tables.grid import build_grid
@@ -90,3 +94,34 @@ def test_a_name_that_reads_like_another_row_keeps_its_own(tmp_path, write_run):
     write_run(tmp_path / "c", "FedAvg (lr=0.1)", acc=(0.9,))
     grid = build_grid(find_runs([tmp_path]), "val/acc", "final")
     assert len(grid.rows) == 3 and all(cell.n == 1 for row in grid.rows.values() for cell in row.values())
+
+
+def test_a_message_is_one_key_of_what_it_changes():
+    """Whatever arguments a configuration spells out; an old one without the key is one at full precision."""
+
+    def message(**arguments):
+        path = "fedpm_lightning.compression.Message"
+        return dict(setting_of({"model": {"message": {"class_path": path, "init_args": arguments}}}, "1"))[
+            "model.message"
+        ]
+
+    assert message(parameters="full", rounding="nearest", share=None, levels=3, factors_every=1) == "full"
+    assert setting_of({"model": {"l2": 0, "message": None}}, "1") == setting_of({"model": {"l2": 0}}, "1")
+    assert message(parameters="int8", rounding="nearest", levels=7, factors="full", factor_share=0.9) == (
+        "parameters=int8, rounding=nearest"
+    )
+    assert message(parameters="full", factors="low_rank", factor_share=0.9, factors_every=2, levels=3) == (
+        "factors=low_rank, factor_share=0.9, factors_every=2"
+    )
+    assert message(parameters="topk", share=0.1, error_feedback=True) == (
+        "parameters=topk, share=0.1, error_feedback=True"
+    )
+    assert message(parameters="qsgd", levels=1, bucket=64) == "parameters=qsgd, levels=1, bucket=64"
+    plain = [setting_of({"model": {"message": given}}, "1") for given in (None, {"parameters": "int8"})]
+    assert differing_keys(plain) == ["model.message"]
+
+
+def test_what_a_message_says_nothing_of_are_its_defaults():
+    defaults = {name: p.default for name, p in inspect.signature(Message).parameters.items()}
+    assert FULL_MESSAGE.items() <= defaults.items()
+    assert {*FULL_MESSAGE, *MESSAGE_ARGUMENTS} == set(defaults)

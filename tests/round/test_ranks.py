@@ -10,6 +10,7 @@ from torch import nn
 
 from convex import fedpm, logistic_clients
 from fedpm_lightning.callbacks import ClientDrift, Communication
+from fedpm_lightning.compression import Message
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNL, FedPM
 from fedpm_lightning.models import Logistic
 from fedpm_lightning.preconditioners import Foof, Hessian
@@ -39,6 +40,10 @@ CASES = {
     "mixed buffers": lambda: start(FedAvg(0.1), network(norm=True), weighting="size"),
     "SCAFFOLD": lambda: start(SCAFFOLD(0.1)),
     "FedPM, first pass": lambda: start(CORRECTED(), weighting="size"),
+    "FedPM, message": lambda: start(
+        FedPM(0.1, preconditioner=Foof(damping=1.0, align=20.0)), weighting="size",
+        message=Message("int8", error_feedback=True, factors="int8", factors_every=2, broadcast_factors="int8"),
+    ),
     "FedNL": lambda: Rounds(
         FedNL(mu=0.01), Logistic(6, 1, bias=False, dtype="float64"), logistic_clients(5), l2=0.01,
         weighting="size", hooks=[Communication(), ClientDrift()],
@@ -84,6 +89,8 @@ def close(a, b, tolerance):
         return a.keys() == b.keys() and all(close(a[key], b[key], tolerance) for key in a)
     if isinstance(a, torch.Tensor):
         return torch.allclose(a.double(), b.double(), rtol=tolerance, atol=tolerance)
+    if isinstance(a, str | list):
+        return a == b
     return a == pytest.approx(b, rel=tolerance, abs=tolerance)
 
 

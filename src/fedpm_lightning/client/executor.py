@@ -132,15 +132,9 @@ class Trained:
     def answer(self, local: LocalRound, data: ClientData) -> Answer | None:
         """Return a client's answer, after the callbacks at its side as if it had trained alone; None if it is bad."""
         answer = self.answers.pop(data.client)
-        if self.finite and local.ended is None:  # nobody looks at it, so nothing can draw random numbers or change it
+        if self.finite and local.sends_as_trained:  # so nothing can draw random numbers or change it
             return answer
-
-        def sent() -> Answer:
-            if local.ended is not None:
-                local.ended(answer[0])
-            return answer
-
-        return local.attempt(data, sent)
+        return local.attempt(data, lambda: local.sent(*answer))
 
 
 def train_together(local: LocalRound, clients: Sequence[ClientData], stack: StackedModel) -> Trained:

@@ -13,6 +13,9 @@ from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, LocalWork, Params
 
+MESSAGE = "message"
+"""Key of what is kept for a client's messages, beside the method's own state, which never sees it."""
+
 Answer: TypeAlias = tuple[ClientUpdate, ClientState]
 """What a client sends, and the state that it keeps if that arrives."""
 
@@ -57,6 +60,8 @@ class LocalRound:
         started: Called before a client trains.
         ended: Called with what a client is about to send, which it may change; None where nobody looks at it.
         print: Prints a line.
+        pack: Puts an update into the form in which it is sent, given what it returned for the client's last one; None
+            where updates are sent as they are.
     """
 
     broadcast: Broadcast
@@ -70,6 +75,7 @@ class LocalRound:
     started: Callable[[ClientData], None]
     ended: Callable[[ClientUpdate], None] | None
     print: Callable[[str], None]
+    pack: Callable[[ClientUpdate, ClientState], ClientState] | None = None
 
     def client(self, data: ClientData) -> Client:
         """Return a client with its state, the scratch network at theta."""
@@ -81,6 +87,7 @@ class LocalRound:
         """Return a client with its state, the scratch network as it is."""
         client = Client(data, self.broadcast, self.model, self.work, {}, self.buffer_policy)
         client.state = self.store.get(data.client, lambda: self._first_state(client))
+        client.state.pop(MESSAGE, None)
         return client
 
     def _first_state(self, client: Client) -> ClientState:
@@ -110,9 +117,7 @@ class LocalRound:
         def trained() -> Answer:
             client = self.client(data)
             update = self.method.client_update(client)
-            if self.ended is not None:
-                self.ended(update)
-            return update, self.kept(client)
+            return self.sent(update, self.kept(client))
 
         return self.attempt(data, trained)
 
@@ -121,9 +126,29 @@ class LocalRound:
 
         def prepared() -> Answer:
             client = self.client(data)
-            return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), self.kept(client)
+            state = self.kept(client)
+            if self.pack is not None:
+                state = with_message(state, self._of_messages(data.client))
+            return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), state
 
         return self.attempt(data, prepared)
+
+    def sent(self, update: ClientUpdate, state: ClientState) -> Answer:
+        """Let everyone see or change what a client is about to send; put it into the form in which it is sent."""
+        if self.ended is not None:
+            self.ended(update)
+        if self.pack is None or update.dropped:
+            return update, state
+        return update, with_message(state, self.pack(update, self._of_messages(update.client)))
+
+    @property
+    def sends_as_trained(self) -> bool:
+        """Whether nobody looks at an update before it is sent, nor changes its form."""
+        return self.ended is None and self.pack is None
+
+    def _of_messages(self, client: int) -> ClientState:
+        """Return what is kept for a client's messages."""
+        return self.store.get(client, dict).get(MESSAGE, {})
 
     def attempt(self, data: ClientData, answer: Callable[[], Answer]) -> Answer | None:
         """Return a client's answer, worked out under its own random numbers; None if it was dropped as bad.
@@ -143,6 +168,11 @@ class LocalRound:
             self.print(f"dropped: round {round + 1}, client {data.client}: {cause}")
             return None
         return update, state
+
+
+def with_message(state: ClientState, kept: ClientState) -> ClientState:
+    """Return a method's state beside what is kept for messages."""
+    return {**state, MESSAGE: kept} if kept else state
 
 
 def check_unchanged(before: Mapping[str, tuple[int, int]], broadcast: Broadcast) -> None:

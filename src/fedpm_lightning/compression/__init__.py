@@ -1,1 +1,5 @@
-"""What crosses the network smaller than it is: compressed symmetric matrices, sketches, quantised vectors."""
+"""What crosses the network smaller than it is: messages, compressed symmetric matrices, sketches, quantised vectors."""
+
+from fedpm_lightning.compression.message import Message
+
+__all__ = ["Message"]

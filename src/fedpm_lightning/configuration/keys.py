@@ -86,6 +86,7 @@ CLASSES: dict[str, ClassKey] = {
     "model.net": ClassKey(("fedpm_lightning.models",), "Module"),
     "model.server_optimizer": ClassKey(("fedpm_lightning.server.adaptive", "torch.optim"), "Optimizer"),
     "model.lr_schedule": ClassKey(("fedpm_lightning.schedules",), "Schedule"),
+    "model.message": ClassKey(default="fedpm_lightning.compression.Message"),
     "model.loss": ClassKey(("fedpm_lightning.losses", "torch.nn.modules.loss"), "Module"),
     "data.partition": ClassKey(("fedpm_lightning.data",), "Partition"),
     "trainer.logger": ClassKey(("lightning.pytorch.loggers",), "Logger", many=True),
@@ -96,6 +97,17 @@ CLASSES: dict[str, ClassKey] = {
     "trainer.profiler": ClassKey(),
 }
 """Every key that may name a class, in the order in which options that do are read: the method first."""
+
+MESSAGE_ARGUMENTS = {
+    "rounding": {"parameters=int8"}, "share": {"parameters=topk"}, "levels": {"parameters=qsgd"},
+    "bucket": {"parameters=qsgd"}, "factor_share": {"factors=low_rank", "broadcast_factors=low_rank"},
+}  # fmt: skip
+"""Argument of model.message -> what it belongs to: it changes nothing of a message without that."""
+
+FULL_MESSAGE = {
+    "parameters": "full", "factors": "full", "broadcast_factors": "full", "factors_every": 1, "error_feedback": False,
+}  # fmt: skip
+"""Arguments of model.message with which it sends everything as it is, as it does without a message."""
 
 BRANCHES = {
     "model": "fedpm_lightning.round.federation.Federation",
@@ -161,9 +173,26 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = {
         key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source
     }
+    flat = with_one_message(flat)
     if "trainer.callbacks" in flat:
         flat["trainer.callbacks"] = acting(flat["trainer.callbacks"])
     return flat
+
+
+def with_one_message(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted keys with all of the package's model.message in one, as `name=value` of what it really changes."""
+    key = "model.message"
+    if flat.get(key) not in (None, CLASSES[key].default):
+        return flat
+    given = {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.startswith(f"{key}.")}
+    forms = {f"{name}={value}" for name, value in given.items()}
+    said = [
+        f"{name}={value}"
+        for name, value in given.items()
+        if forms & MESSAGE_ARGUMENTS.get(name, forms) and value != FULL_MESSAGE.get(name, ...)
+    ]
+    rest = {name: value for name, value in flat.items() if name != key and not name.startswith(f"{key}.")}
+    return {**rest, key: ", ".join(said) or "full"}
 
 
 def data_source(flat: Mapping[str, Any]) -> str | None:

@@ -45,6 +45,9 @@ class Method(ABC):
     uploads: ClassVar[Literal["parameters", "direction"]] = "parameters"
     """What `ClientUpdate.params` holds: trained parameters theta_i, or a gradient or step."""
 
+    exact_upload: ClassVar[str] = ""
+    """Why the upload must arrive as it is, so that `model.message` is refused; empty where it may be rounded."""
+
     stackable: Stackable = "no"
     """Which clients `client_update` can train at once, with tensors [C, ...] in place of one client's (see
     client/stacked_client.py). A class that overrides `client_update` must say it anew."""

@@ -46,6 +46,7 @@ class FedDyn(FedAvg):
     taxonomy = "first order", "parameters"
     look = "#DDCC77", "H"
     stackable = "any"
+    exact_upload = "the server's h must stay the mean of the clients' h_i"
     weightings = ("uniform",)
     assigns_target = True
 

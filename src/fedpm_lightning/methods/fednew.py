@@ -54,6 +54,7 @@ class FedNew(Method):
     taxonomy = "second order", "gradients"
     look = "#44AA99", ">"
     uploads = "direction"
+    exact_upload = "its dual steps count on the y_i that arrived: choose bits"
     assigns_target = True  # the dual steps count on theta having moved by the mean of y_i
 
     def __init__(

@@ -64,6 +64,7 @@ class FedNL(Method):
     taxonomy = "second order", "gradients"
     look = "#882255", "<"
     uploads = "direction"
+    exact_upload = "its Hessian is compressed already: choose compressor and compressor_level"
 
     def __init__(
         self,

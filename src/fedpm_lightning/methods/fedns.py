@@ -50,6 +50,7 @@ class FedNS(Method):
     taxonomy = "second order", "gradients"
     look = "#999933", "8"
     uploads = "direction"
+    exact_upload = "its Hessian root is compressed already: choose sketch and sketch_rows"
 
     def __init__(self, lr: float = 1.0, sketch: Sketch = "gaussian", sketch_rows: int = 246) -> None:
         check_sketch(sketch, sketch_rows)

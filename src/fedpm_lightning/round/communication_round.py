@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_round import LocalRound
+from fedpm_lightning.compression.message import Message
 from fedpm_lightning.divergence import check_loss, check_model
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import own_clients
-from fedpm_lightning.rng import preserve_generators
+from fedpm_lightning.rng import preserve_generators, torch_generator
 from fedpm_lightning.round.selection import choose_by_loss
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target
@@ -120,6 +122,7 @@ class Round:
             self.client_starts,
             self.client_ends if of.listens("on_client_end") else None,
             of.print,
+            None if of.message is None else partial(self.pack, of.message),
         )
 
     def client_starts(self, data: ClientData) -> None:
@@ -130,13 +133,21 @@ class Round:
         """Let everyone see or change what a client is about to send."""
         self.federation.tell("on_client_end", self, update)
 
+    def pack(self, message: Message, update: ClientUpdate, kept: ClientState) -> ClientState:
+        """Put an update into the form in which it is sent; return what is kept for the client's next one."""
+        start = {} if self.method.uploads == "direction" else self.broadcast.params
+        draws = torch_generator(self.federation.seed, "message", self.number, update.client)
+        return message.pack(update, start, kept, self.number, draws)
+
     def update_arrives(self, update: ClientUpdate) -> None:
         """Tell everyone what has arrived at the server."""
         self.federation.tell("on_update_received", self, update)
 
     def own_clients(self) -> list[ClientData]:
         """Return the clients that this rank trains: those with samples; one with a state stays on its rank."""
+        message = self.federation.message
         keeps_state = self.method.stateful or self.federation.buffer_policy == "local"
+        keeps_state |= message is not None and message.stateful
         return own_clients([data for data in self.cohort.clients if data.num_samples], keeps_state)
 
     def prepare(self, local: LocalRound) -> bool:

@@ -19,6 +19,7 @@ from fedpm_lightning.client.local_model import CompileMode, LocalModel
 from fedpm_lightning.client.local_round import OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
+from fedpm_lightning.compression.message import Message
 from fedpm_lightning.evaluation import Evaluation, check_network, is_language
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, rank_and_size
@@ -96,6 +97,7 @@ class Federation:
         executor: sequential, vectorized (chunks of clients at once; equal up to rounding) or auto: whichever is faster.
         clients_per_chunk: Clients in memory at once under vectorized; null: by the size of the model.
         client_memory_mib: Most MiB of clients' states in memory; others lie in the run folder. null: all in memory.
+        message: The form of uploads, and of factors in the broadcast, in fewer bytes; null: as they are.
         seed: The experiment's seed (linked from seed_everything).
 
     Attributes:
@@ -131,6 +133,7 @@ class Federation:
         compile: CompileMode | None = None,
         executor: ExecutorName = "auto",
         clients_per_chunk: int | None = None,
+        message: Message | None = None,
         seed: int = 0,
     ) -> None:
         if weighting not in method.weightings:
@@ -139,7 +142,9 @@ class Federation:
         alone = "reduce ordered" if reduce == "ordered" else f"compile {compile}" if compile else None
         if alone and executor == "vectorized":
             raise ValueError(f"model.{alone} needs one client after another: set model.executor sequential")
-        self.net, self.method, self.seed = net, method, seed
+        if message is not None and method.exact_upload:
+            raise ValueError(f"model.message cannot go with {type(method).__name__}: {method.exact_upload}")
+        self.net, self.method, self.seed, self.message = net, method, seed, message
         self.work = LocalWork(local_epochs, local_steps)
         self.lr_schedule = lr_schedule or Constant()
         self.weighting: Weighting = weighting
@@ -311,7 +316,7 @@ class Federation:
 
     def make_broadcast(self, round: int) -> Broadcast:
         """Return what the server sends in a round: copies, so that no client can reach the global tensors."""
-        return Broadcast(
+        broadcast = Broadcast(
             round=round,
             params=clone_params(self.theta),
             buffers=clone_params(dict(self.net.named_buffers())),
@@ -319,6 +324,9 @@ class Federation:
             buffers_sent=self.buffer_policy == "mix",
             extra=copied(self.method.broadcast_extra(self.server_state)),
         )
+        if self.message is not None:
+            self.message.pack_broadcast(broadcast)
+        return broadcast
 
     def weight(self, update: ClientUpdate) -> float:
         """Return a client's unnormalised mixing weight."""

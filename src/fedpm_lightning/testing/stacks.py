@@ -97,6 +97,8 @@ def close(a: Any, b: Any, tolerance: float = 1e-11) -> bool:
         return type(a) is type(b) and a.factor.shape == b.factor.shape and close(a.dense(), b.dense())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(close(a[key], b[key]) for key in a)
+    if isinstance(a, str | list):
+        return a == b
     return abs(a - b) <= tolerance * max(1, abs(a))
 
 
