@@ -19,6 +19,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from experiments import bytes as messages
 from experiments.test2 import EPOCHS, KNOBS, LABELS, TUNING_ROUNDS, best, validation
 from fedpm_lightning.cli import main
 
@@ -35,6 +36,7 @@ FIGURES: dict[str, list[str]] = {
     "test2_small": [f"{SMALL}/final-a0.1"],
     "test2_small_alpha1": [f"{SMALL}/final-a1"],
     "test2_larger": [f"{SMALL}/larger-a0.1"],
+    "bytes": ["results/bytes/final"],
 }
 
 
@@ -55,7 +57,7 @@ def keep(runs: Path, target: Path) -> None:
 def place(runs: Path, run: Path) -> Path:
     """Return where a run is kept: settings that did not win on seed 0 stand apart from those that did."""
     stage, _, alpha = run.parent.name.partition("-a")
-    if stage != "final":
+    if stage != "final" or not alpha:
         return run.relative_to(runs)
     name, *point = run.name.rpartition("-s")[0].split("-")
     won = [f"{value:g}" for value in best(runs, name, float(alpha))]
@@ -163,6 +165,8 @@ def epochs(folder: Path) -> str:
 
 
 OWN = {
+    "bytes": lambda folder: messages.table(folder.with_name("bytes")),
+    "bytes-tuning": lambda folder: messages.tuning(folder.with_name("bytes")),
     "tuning": tuning,
     "halves": lambda folder: halves(folder / "final-a0.1"),
     "halves-alpha1": lambda folder: halves(folder / "final-a1"),

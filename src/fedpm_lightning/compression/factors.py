@@ -174,7 +174,7 @@ FORMS: dict[str, type[Packed]] = {form.__name__: form for form in (Numbers, Int8
 
 
 def pack(P: Preconditioner, form: FactorForm, share: float, damped: bool = True) -> PackedFactor | None:
-    """Return P as it is sent; None for a kind of P that only travels as it is (a diagonal).
+    """Return P as it is sent; None for a kind of P that only travels as it is (a diagonal, a pair of factors).
 
     Args:
         P: One client's.
@@ -182,7 +182,7 @@ def pack(P: Preconditioner, form: FactorForm, share: float, damped: bool = True)
         share: Of the trace, for low_rank.
         damped: Whether delta is raised until what is rebuilt is positive definite.
     """
-    if type(P) is DensePreconditioner:
+    if type(P) is DensePreconditioner and P.d > 1:
         return _checked(PackedFactor(P.layer, _dense(P, form, share), P.delta, rows=False), damped)
     if type(P) is not LowRankPreconditioner:
         return None
