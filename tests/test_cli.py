@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 import yaml
 
+from fedpm_lightning import cli
 from fedpm_lightning.cli import main
 from fedpm_lightning.methods import FedAvg
 
@@ -243,3 +245,24 @@ def test_a_network_of_null_is_told_with_its_file(fedpm, tmp_path, capsys):
     (tmp_path / "null.yaml").write_text("model: {net: null}")
     assert fedpm("fit", "--config", "quickstart", "--config", "null.yaml").code == 2
     assert capsys.readouterr().err.startswith("error: null.yaml: model.net is empty (null)")
+
+
+def test_a_commands_module_is_loaded_without_looking_for_garbage(tmp_path, monkeypatch):
+    (tmp_path / "slow_to_load.py").write_text("import gc\ncollects = gc.isenabled()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    frozen = gc.get_freeze_count()
+    try:
+        module = cli.load("slow_to_load")
+        assert not module.collects and gc.isenabled() and gc.get_freeze_count() > frozen
+        assert cli.load("slow_to_load") is module
+    finally:
+        gc.unfreeze()  # hypothesis asks the collector who refers to what
+
+
+@pytest.mark.parametrize(("rank", "line"), [("0", "quickstart: FedPM on digits (loading torch)\n"), ("1", "")])
+def test_the_first_line_says_what_will_run_before_torch_is_there(rank, line, capsys, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    asked = cli.check(["fit", "--config", "configs/quickstart.yaml"])
+    assert asked is not None
+    cli.announce(asked)
+    assert capsys.readouterr().out == line

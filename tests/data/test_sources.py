@@ -14,7 +14,7 @@ from PIL import Image
 from fedpm_lightning.configuration.keys import KNOWN_DATA
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
-from fedpm_lightning.data.sources import LOADERS, WITH_COLUMNS, load
+from fedpm_lightning.data.sources import LOADERS, WITH_COLUMNS, images, load
 from fedpm_lightning.data.sources.decode import decode_images
 from fedpm_lightning.data.sources.hugging_face import HubSet
 
@@ -324,3 +324,11 @@ def test_a_folder_of_other_files_is_told_the_endings(read, tmp_path):
         (tmp_path / name).write_bytes(b"")
     with pytest.raises(MissingDataError, match=r"ending in \.tif, \.txt\).*\n.*one of \.bmp, \.gif, \.jpeg"):
         read(tmp_path, "mine")
+
+
+def test_digits_are_scikit_learns_read_without_importing_it():
+    from sklearn.datasets import load_digits
+
+    bunch, (pixels, labels) = load_digits(), images._embedded_digits()
+    assert np.array_equal(pixels, bunch.images) and np.array_equal(labels, bunch.target)
+    assert (pixels.dtype, labels.dtype) == (bunch.images.dtype, np.int64)

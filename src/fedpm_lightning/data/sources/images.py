@@ -6,6 +6,7 @@ Sources: "torchvision" (downloads), a folder of parquet files, a folder of image
 from __future__ import annotations
 
 import logging
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -143,14 +144,24 @@ DIGITS_SPLIT_SEED = 20240
 """The digits have no official test part. Ours is the same in every experiment, whatever the experiment's seed."""
 
 
-def load_digits(request: DataRequest) -> ArraySet:
-    """Return the digits: 1,438 training and 359 test images, uint8 [n, 1, 8, 8]; `source` is ignored."""
+def _embedded_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return scikit-learn's digits: grey levels [n, 8, 8] in 0..16 and labels [n], int64."""
+    found = find_spec("sklearn")  # which importing would take half of a second, with pandas
+    file = Path(found.origin or "").parent / "datasets" / "data" / "digits.csv.gz" if found else Path()
+    if file.is_file():
+        table = np.loadtxt(file, delimiter=",")
+        return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(np.int64)
     from sklearn.datasets import load_digits as embedded
 
     bunch: Any = embedded()
+    return bunch.images, np.asarray(bunch.target, dtype=np.int64)
+
+
+def load_digits(request: DataRequest) -> ArraySet:
+    """Return the digits: 1,438 training and 359 test images, uint8 [n, 1, 8, 8]; `source` is ignored."""
+    pixels, labels = _embedded_digits()
     # Grey levels 0..16 become 0..255, the range of every other image set.
-    images = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8)).unsqueeze(1)
-    labels = np.asarray(bunch.target, dtype=np.int64)
+    images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     test = stratified_choice(labels, round(0.2 * len(labels)), np.random.default_rng(DIGITS_SPLIT_SEED))
     train = np.setdiff1d(np.arange(len(labels)), test)
     x_train = images[torch.from_numpy(train)]
