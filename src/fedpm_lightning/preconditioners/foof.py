@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias, cast
 
-from torch import Tensor, nn
+from torch import nn
 from typing_extensions import override
 
 from fedpm_lightning.checks import at_least, positive, share
@@ -23,20 +23,15 @@ from fedpm_lightning.curvature.layers import Rules, find_rules
 from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.rules import rules_summary, rules_table
-from fedpm_lightning.curvature.weight_uses import UNKNOWN, weight_uses
-from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
+from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner
 from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block
 
 LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
 Norms: TypeAlias = Literal["plain", "diagonal"]
 
-TITLE = "FOOF"
-"""Its name in rules.txt."""
 
-
-class Foof(LocalPreconditioner):
+class Foof(LayerPreconditioner):
     """P = A + delta I for each Linear, convolution, Embedding and attention layer; other parameters take plain steps.
 
     Args:
@@ -59,6 +54,8 @@ class Foof(LocalPreconditioner):
     Raises:
         ValueError: If a value is outside its range, or `align` could have no effect.
     """
+
+    title = "FOOF"
 
     mix_factors: ClassVar[tuple[str, ...]] = ("last", "ema", "own", "full_pass")
 
@@ -98,24 +95,10 @@ class Foof(LocalPreconditioner):
             raise ValueError(f"norms must be plain or diagonal, got {norms!r}")
         self.norms: Norms = norms
         self.plain = list(plain)
-        self._uses = UNKNOWN
 
     @override
-    def look_at(self, net: nn.Module, inputs: Tensor) -> None:
-        self._uses = weight_uses(net, inputs)
-
     def rules(self, net: nn.Module) -> Rules:
-        """Return which parameters have a factor."""
-        return find_rules(net, self._uses, self.norms == "diagonal", self.plain)
-
-    @override
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
-        return self.rules(net).layers
-
-    @override
-    def explain(self, net: nn.Module) -> list[str]:
-        found = self.rules(net)
-        return [f"Local step: {rules_summary(net, found, TITLE)}", *rules_table(net, found, TITLE)]
+        return find_rules(net, self.uses, self.norms == "diagonal", self.plain)
 
     @override
     def optimizer(

@@ -33,19 +33,15 @@ from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.curvature.output_gradients import collect_errors
 from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.rules import rules_summary, rules_table
-from fedpm_lightning.curvature.weight_uses import UNKNOWN, weight_uses
-from fedpm_lightning.preconditioners.base import LocalPreconditioner, PreconditionedOptimizer
+from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
+from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner
 from fedpm_lightning.server.kronecker import KroneckerMix
 from fedpm_lightning.server.preconditioned import Block, BlockMix
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
-TITLE = "K-FAC"
-"""Its name in rules.txt."""
 
-
-class Kfac(LocalPreconditioner):
+class Kfac(LayerPreconditioner):
     """P = (B + delta_B I) (x) (A + delta_A I) for each Linear and convolution; other parameters take plain steps.
 
     Args:
@@ -60,6 +56,8 @@ class Kfac(LocalPreconditioner):
     Raises:
         ValueError: If a value is outside its range.
     """
+
+    title = "K-FAC"
 
     def __init__(
         self,
@@ -77,24 +75,11 @@ class Kfac(LocalPreconditioner):
         self.ema = share("ema", ema)
         self.cov_every = int(at_least("cov_every", cov_every, 1))
         self.lr_plain = None if lr_plain is None else positive("lr_plain", lr_plain)
-        self._uses = UNKNOWN
 
     @override
-    def look_at(self, net: nn.Module, inputs: Tensor) -> None:
-        self._uses = weight_uses(net, inputs)
-
     def rules(self, net: nn.Module) -> Rules:
-        """Return which parameters have factors: those of layers whose output gradients a hook sees."""
-        return find_rules(net, self._uses).only(lambda layer: layer.has_output and not layer.shared_with)
-
-    @override
-    def blocks(self, net: nn.Module) -> Sequence[Block]:
-        return self.rules(net).layers
-
-    @override
-    def explain(self, net: nn.Module) -> list[str]:
-        found = self.rules(net)
-        return [f"Local step: {rules_summary(net, found, TITLE)}", *rules_table(net, found, TITLE)]
+        # A hook must see the output's gradient.
+        return find_rules(net, self.uses).only(lambda layer: layer.has_output and not layer.shared_with)
 
     @override
     def optimizer(
