@@ -155,4 +155,13 @@ def test_privacy_and_chosen_cohorts_exclude_each_other(quickstart, capsys):
 def test_runs_from_before_the_keys_are_the_same_experiment():
     old, new = {"data": {"name": "digits"}}, {"data": {"name": "digits", "sampling": "uniform", "candidates": None}}
     assert canonical(old) == canonical(new)
-    assert canonical({"data": {"sampling": "size"}}) == {"data.sampling": "size"}
+    assert canonical(new)["data.sampling"] == "uniform" and canonical({"data": {"sampling": "size"}}) != canonical(new)
+
+
+def test_a_single_callback_that_looks_is_no_setting_of_its_own():
+    """As an option names it: a class with arguments, in no list."""
+    alone = {"class_path": "fedpm_lightning.callbacks.PersonalAccuracy", "init_args": {"every": 1}}
+    plain, watched, listed = ({"trainer": {"callbacks": value}} for value in (None, alone, [alone]))
+    assert canonical(plain) == canonical(watched) == canonical(listed)
+    median = {"class_path": "fedpm_lightning.callbacks.TrimmedMean", "init_args": {"fraction": 0.1}}
+    assert canonical({"trainer": {"callbacks": median}}) == {"trainer.callbacks": [median]}

@@ -14,6 +14,7 @@ from fedpm_lightning.methods import FedAvg, FedPM
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.report.tables import compare
 from fedpm_lightning.round import Hooks
+from fedpm_lightning.testing import check_callback
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import clients_of
 from fedpm_lightning.types import LocalWork
@@ -66,6 +67,10 @@ def test_bytes_are_those_that_are_sent_and_a_first_pass_is_one_more_trip():
     assert run.federation.row["comm/up_bytes"] == sum(up)
     expected = max(by_hand(k, down, up[k], trips=2) for k in range(3))
     assert run.federation.row["time/simulated_s"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_it_keeps_to_what_callbacks_promise():
+    assert check_callback(SimulatedNetwork)["time/simulated_s"] > 0
 
 
 def test_connections_belong_to_clients_and_seeds():

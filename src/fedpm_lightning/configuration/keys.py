@@ -153,10 +153,9 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
 
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
     """
-    flat = {key.removesuffix(".class_path"): value for key, value in flatten(config).items()}
-    for key, default in ADDED_LATER.items():
-        if flat.get(key) == default:
-            flat.pop(key, None)
+    flat = {key.removesuffix(".class_path"): value for key, value in flatten(listed(config)).items()}
+    if any(key.startswith("data.") for key in flat):
+        flat = {**ADDED_LATER, **flat}
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(
@@ -193,6 +192,15 @@ def with_one_message(flat: dict[str, Any]) -> dict[str, Any]:
     ]
     rest = {name: value for name, value in flat.items() if name != key and not name.startswith(f"{key}.")}
     return {**rest, key: ", ".join(said) or "full"}
+
+
+def listed(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration in which one callback alone, with arguments of its own, is a list of one as well."""
+    trainer = config.get("trainer")
+    alone = cast("Any", trainer).get("callbacks") if isinstance(trainer, Mapping) else None
+    if not isinstance(alone, Mapping):
+        return config
+    return {**config, "trainer": {**cast("Mapping[str, Any]", trainer), "callbacks": [alone]}}
 
 
 def data_source(flat: Mapping[str, Any]) -> str | None:
