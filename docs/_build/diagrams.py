@@ -45,9 +45,9 @@ def round_picture() -> str:
         parts += [box(x, 160, 180, [name, "theta_i = theta", "K steps on its own data", "theta_i, P_i"], "data")]
         parts += [arrow(330 + 30 * i - 30, 68, x + 80, 158, "theta" if i == 0 else "", -24)]
         parts += [arrow(x + 100, 252, 330 + 30 * i - 20, 318, "theta_i, P_i" if i == 0 else "", -44)]
-    parts += [box(200, 320, 320, ["aggregation", "sum w_i P_i and sum w_i P_i theta_i, as updates arrive"])]
+    parts += [box(175, 320, 370, ["aggregation", "sum w_i P_i and sum w_i P_i theta_i, as updates arrive"])]
     parts += [
-        '<path class="line" marker-end="url(#tip)" d="M520 350 H715 V40 H502"/>',
+        '<path class="line" marker-end="url(#tip)" d="M545 350 H715 V40 H502"/>',
         '<text class="small" x="655" y="372">server step, evaluation</text>',
     ]
     return svg(740, 390, "One round", parts)

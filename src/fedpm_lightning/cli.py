@@ -18,20 +18,21 @@ HELP = """usage: fedpm COMMAND ...
 
 Federated learning experiments on PyTorch Lightning.
 
-commands:
-  fit        run an experiment:      fedpm fit --config quickstart
-  validate   evaluate a checkpoint on the validation and test split
-  test       evaluate a checkpoint on the test split:  fedpm test --run_dir runs/NAME
-  compare    tables and figures over runs:             fedpm compare runs/
-  export     the trained network as a file:            fedpm export runs/NAME --format onnx
-  dashboard  one HTML page over runs, or a live one:   fedpm dashboard runs/ --output runs.html
-  report     the comparison as a W&B page:             fedpm report --wandb me/project --dry-run
-  partition  who holds which classes, without training: fedpm partition --config quickstart
-  sweep      many runs, here or on SLURM:              fedpm sweep digits
-  configs    the configurations and sweeps that ship, by name; copies them
-  new        a method, data set or callback of yours:  fedpm new method my_method
+  fit        run an experiment              fedpm fit --config quickstart
+  validate   evaluate on both splits        fedpm validate --run_dir runs/NAME
+  test       evaluate on the test split     fedpm test --run_dir runs/NAME
+  compare    tables and figures over runs   fedpm compare runs/
+  export     the trained network as a file  fedpm export runs/NAME
+  dashboard  one HTML page over runs        fedpm dashboard runs/ --serve
+  report     the comparison as a W&B page   fedpm report --wandb me/project
+  partition  who holds which classes        fedpm partition --config quickstart
+  sweep      many runs, here or on SLURM    fedpm sweep digits
+  configs    what ships, by name; copies    fedpm configs
+  new        a method, data, callback       fedpm new method my_method
 
-`fedpm COMMAND --help` lists the options of a command. YAML files lay over each other, and options over files:
+`fedpm COMMAND --help` lists the options of a command. YAML files lie over
+each other, and options over files:
+
   fedpm fit --config cifar10_cnn --config method/fedpm \\
             --data.partition.alpha 0.1 --model.method.lr 0.05 --rounds 100
 """
