@@ -54,8 +54,11 @@ OBSERVERS = frozenset({
 })  # fmt: skip
 """Callbacks that only look: a run with them has the figures of one without."""
 
-LATER = ("data.label_column", "data.input_columns", "data.stride")
-"""Keys that older runs lack: null means what those runs did."""
+LATER: dict[str, Any] = {
+    **dict.fromkeys(("data.label_column", "data.input_columns", "data.stride", "data.candidates")),
+    "data.sampling": "uniform",
+}
+"""Key that older runs and checkpoints lack -> the value that means what those runs did."""
 
 KNOWN_DATA = frozenset({"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a", "shakespeare"})
 """With these names `data.source` only says where the same data lie; with any other it says which data they are."""
@@ -126,10 +129,6 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 """Key -> (the values that change nothing, what to say instead)."""
 
 
-ADDED_LATER: dict[str, Any] = {"data.sampling": "uniform", "data.candidates": None}
-"""Key -> the value that was in force before there was the key: checkpoints and runs without it say the same."""
-
-
 def effect(key: str) -> Effect:
     """Return what another value of a dotted key changes."""
     parts = key.split(".")
@@ -155,7 +154,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     flat = {key.removesuffix(".class_path"): value for key, value in flatten(listed(config)).items()}
     if any(key.startswith("data.") for key in flat):
-        flat = {**ADDED_LATER, **flat}
+        flat = {**LATER, **flat}
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(
@@ -165,9 +164,6 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     for key, default in (("model.lr_schedule", ".Constant"), ("model.server_optimizer", ".Assign")):
         if str(flat.get(key)).endswith(default):
             flat[key] = None
-    for key in LATER:
-        if flat.get(key, "") is None:
-            del flat[key]
     source = data_source(flat)
     flat = {
         key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source
