@@ -222,6 +222,8 @@ def test_the_registration_is_what_the_classes_declare():
         if entry.module:
             cls = public[entry.label]
             assert cls.taxonomy == entry.taxonomy and cls.look in (None, (entry.colour, entry.marker))
+            heir = type("Heir", (cls,), {})
+            assert heir.taxonomy == cls.taxonomy and heir.look is None, "another method has another look"
             assert cls.__module__ == f"{methods.__name__}.{entry.module}"
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import statistics
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from fedpm_lightning.methods import METHODS
+from fedpm_lightning.methods.registry import PALETTE, automatic_look
 from fedpm_lightning.report.run import Column, Heterogeneity
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.compare import main
@@ -138,7 +140,20 @@ def test_rows_follow_the_taxonomy():
 def test_a_method_from_outside_has_a_look_of_its_own_name():
     assert colour_and_marker("Mine (lr=1)") == colour_and_marker("Mine") == colour_and_marker("Mine")
     known = {(entry.colour, entry.marker) for entry in METHODS}
-    assert not known & {colour_and_marker(f"Mine{number}") for number in range(300)}
+    looks = {colour_and_marker(f"Mine{number}") for number in range(300)}
+    assert not known & looks and len(looks) > 20
+    (last,) = set(PALETTE) - set(PALETTE[:-1])
+    assert automatic_look("Mine", PALETTE[:-1]) == last, "the only free one"
+
+
+def test_a_run_brings_what_its_method_declares(tmp_path, write_run, monkeypatch):
+    monkeypatch.setattr("fedpm_lightning.report.taxonomy._from_outside", {})
+    file = write_run(tmp_path / "a", "Mine") / "summary.json"
+    look = {"taxonomy": ["second order", "parameters"], "look": ["#123456", "o"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"method": "Mine", "declared": look}))
+    assert taxonomy_order("FedPM") < taxonomy_order("Mine") and find_runs([tmp_path])
+    assert taxonomy_order("LTDA") < taxonomy_order("Mine") < taxonomy_order("FedPM")
+    assert colour_and_marker("Mine") == ("#123456", "o")
 
 
 def test_a_method_from_outside_stands_where_its_class_says(monkeypatch):
@@ -148,7 +163,10 @@ def test_a_method_from_outside_stands_where_its_class_says(monkeypatch):
     register({"method": "Other", "declared": place})
     for wrong in (None, {}, {"taxonomy": None}, {"taxonomy": ["third order", "parameters"]}):
         register({"method": "Nowhere", "declared": wrong})
-    register({"method": "FedAvg", "declared": place})
+    fedavg = colour_and_marker("FedAvg")
+    for name in ("FedAvg", "FedAvgPlus"):
+        register({"method": name, "declared": {"taxonomy": ["first order", "gradients"], "look": ["#000001", "o"]}})
+    assert colour_and_marker("FedAvg lr=1") == fedavg and colour_and_marker("FedAvgPlus lr=1") == ("#000001", "o")
     labels = ["Nowhere", "FedPM", "Mine (lr=1)", "Other", "LTDA", "FedNS", "FedAvg"]
     assert sorted(labels, key=taxonomy_order) == ["FedAvg", "FedNS", "LTDA", "Mine (lr=1)", "Other", "FedPM", "Nowhere"]
     assert colour_and_marker("Mine lr=1") == ("#123456", "o")

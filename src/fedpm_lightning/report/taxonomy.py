@@ -13,6 +13,7 @@ from typing import Any
 from fedpm_lightning.methods.registry import METHODS, MIXED, ORDERS, Entry, automatic_look
 
 _LOOKS = {(entry.colour, entry.marker) for entry in METHODS}
+_OURS = {entry.label for entry in METHODS}
 _from_outside: dict[str, Entry] = {}
 
 
@@ -20,7 +21,7 @@ def register(summary: Mapping[str, Any]) -> None:
     """Take over what a run's summary says of a method from outside: its label, place and look."""
     match summary:
         case {"method": str(name), "declared": {"taxonomy": [str(order), str(mixed)], **said}} if (
-            find_method(name) is None and order in ORDERS and mixed in MIXED
+            name not in _OURS and order in ORDERS and mixed in MIXED
         ):
             match said:
                 case {"look": [str(colour), str(marker)]}:
