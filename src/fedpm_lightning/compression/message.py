@@ -86,6 +86,11 @@ class Message:
         self.factors_every = int(at_least("factors_every", factors_every, 1))
 
     @property
+    def packs_uploads(self) -> bool:
+        """Whether anything that a client sends is not sent as it is in every round."""
+        return self.parameters != "full" or self.factors != "full" or self.factors_every > 1
+
+    @property
     def stateful(self) -> bool:
         """Whether anything is kept of a client between its rounds, so that it stays on one rank."""
         return self.error_feedback or self.factors_every > 1
