@@ -43,7 +43,7 @@ def test_it_goes_on_bit_for_bit_and_is_one_for_both_executors_and_ranks(quicksta
         (("--trainer.callbacks", json.dumps([{"class_path": MEDIAN}, "SecureAggregation"])), "each aggregate a round"),
         (("--trainer.callbacks", json.dumps([PRIVATE, "SecureAggregation"])), "each aggregate a round"),
         (("--model.method.correction", "gradient"), "does not mask the first pass of FedPM"),
-        (("--model.message.parameters", "int8"), "whatever the form of an upload: leave out model.message"),
+        (("--model.message.parameters", "int8"), "own width, whatever the form of an upload: leave out model.message"),
         (("--data.clients_per_round", "2"), "hides a client among at least 3, and a round has 2"),
         (("--trainer.callbacks.bits", "24"), "does not fit into 24 bits with 20 behind the point"),
     ],

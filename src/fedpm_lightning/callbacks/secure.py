@@ -100,7 +100,7 @@ def check(federation: Federation) -> None:
         raise ValueError(f"SecureAggregation does not mask the first pass of {name}: set correction none")
     if federation.message is not None and federation.message.packs_uploads:
         raise ValueError(
-            "SecureAggregation sends integers of `bits` bits whatever the form of an upload: leave out model.message, or "
-            "all of it but broadcast_factors"
+            "SecureAggregation sends integers of its own width, whatever the form of an upload: leave out model.message"
+            ", or all of it but broadcast_factors"
         )
     check_buffers(federation, "SecureAggregation masks the method's sums only")
