@@ -20,23 +20,28 @@ from statistics import mean, stdev
 from typing import Any
 
 from experiments import bytes as messages
+from experiments import shakespeare
 from experiments.test2 import EPOCHS, KNOBS, LABELS, TUNING_ROUNDS, best, validation
 from fedpm_lightning.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
 PAGE, SMALL = REPO / "docs" / "results.md", "results/test2_small"  # paths are relative to the repository
+TEXT = "results/shakespeare"
 TABLES: dict[str, list[str]] = {
     "main-final": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "final"],
     "main-best": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "best"],
     "reach": [f"{SMALL}/final-a0.1", "--reach", "0.45"],
     "larger": [f"{SMALL}/larger-a0.1", "--at", "final"],
     "full": [f"{SMALL}/full-a0.1", "--at", "final"],
+    "text-accuracy": [f"{TEXT}/final", "--at", "final"],
+    "text-perplexity": [f"{TEXT}/final", "--at", "final", "--metric", "test/perplexity"],
 }
 FIGURES: dict[str, list[str]] = {
     "test2_small": [f"{SMALL}/final-a0.1"],
     "test2_small_alpha1": [f"{SMALL}/final-a1"],
     "test2_larger": [f"{SMALL}/larger-a0.1"],
     "bytes": ["results/bytes/final"],
+    "shakespeare": [f"{TEXT}/final"],
 }
 
 
@@ -173,6 +178,7 @@ OWN = {
     "seen": seen,
     "knobs": lambda folder: knobs(folder / "knobs-a0.1"),
     "epochs": epochs,
+    "text-tuning": lambda folder: shakespeare.tuning(REPO / TEXT),
 }
 """Tables that `fedpm compare` has no form for."""
 

@@ -21,8 +21,8 @@ from fedpm_lightning.cli import main
 
 Point = tuple[float, ...]
 FOOF = ("lr", "damping")
-# A step of lr over damping, by powers of about three: under LayerNorm the mean square of a layer's inputs is 1.
-STEPS: list[Point] = [(0.3, 1), (1, 3), (1, 1), (1, 0.3)]
+# Learning rate and relative damping, the same for all that step with FOOF.
+STEPS: list[Point] = [(0.3, 1), (1, 1), (1, 3), (3, 10)]
 MIXED: list[Point] = [(lr, damping, damping / 10) for lr, damping in STEPS]
 # name -> (label, keys, the points)
 METHODS: dict[str, tuple[str, tuple[str, ...], list[Point]]] = {
@@ -67,6 +67,15 @@ def validation(run: Path) -> float | None:
     with (run / "metrics.csv").open() as file:
         losses = [float(row["val/loss"]) for row in csv.DictReader(file) if row.get("val/loss")]
     return sum(losses[-3:]) / 3 if len(losses) == TUNING_ROUNDS else None
+
+
+def tuning(root: Path) -> str:
+    """Return every setting that was run on seed 0, as a Markdown table."""
+    rows = ["| setting | val/loss |", "| --- | ---: |"]
+    for folder in sorted(root.glob("tune/*")):
+        loss = validation(folder)
+        rows.append(f"| {folder.name.removesuffix('-s0')} | {'diverged' if loss is None else f'{loss:.3f}'} |")
+    return "\n".join(rows) if len(rows) > 2 else "No runs yet."
 
 
 def tuned(root: Path, name: str) -> list[tuple[float, Point]]:

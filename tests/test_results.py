@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from experiments import results, test2
+from experiments import results, shakespeare, test2
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -46,3 +46,16 @@ def test_a_setting_is_four_points_and_the_best_on_validation_images_wins(tmp_pat
         (folder / "metrics.csv").write_text("round,val/acc\n" + rows)
     assert test2.best(tmp_path, "fedavg", 0.1) == test2.METHODS["fedavg"][3][1], "the earlier one at a tie"
     assert {p: a for a, p in test2.tuned(tmp_path, "fedavg", 0.1)}[test2.METHODS["fedavg"][3][3]] == 0.0
+
+
+def test_of_a_text_the_least_validation_loss_wins_and_a_point_that_diverged_does_not(tmp_path):
+    points = shakespeare.METHODS["fedavg"][2]
+    assert all(len(points) == 4 and len(points[0]) == len(keys) for _, keys, points in shakespeare.METHODS.values())
+    for point, loss in zip(points, (2.0, 1.5, 1.5, 0.1), strict=True):
+        folder = shakespeare.run_folder(tmp_path, "tune", "fedavg", point, 0)
+        folder.mkdir(parents=True)
+        rows = "".join(f"{r},{loss if r > 5 else 0.9}\n" for r in range(1, 8 if loss == 0.1 else 9))
+        (folder / "metrics.csv").write_text("round,val/loss\n" + rows)
+    assert shakespeare.best(tmp_path, "fedavg") == points[1], "the earlier one at a tie"
+    assert "| fedavg-0.3 | diverged |" in shakespeare.tuning(tmp_path).splitlines()
+    assert results.place(tmp_path, tmp_path / "final" / "fedavg-0.1-s1") == Path("final/fedavg-0.1-s1")

@@ -112,6 +112,7 @@ def test_a_role_that_would_have_nothing_left_is_not_held_out(tiny_play):
     sizes = torch.bincount(loaded(tiny_play).groups).tolist()
     expected = [n - (h + 80 if h + 80 < n else 0) for n in sizes for h in [round(0.75 * n)]]
     assert found.partition_report.sizes == expected and min(sizes) in expected
+    assert len(found.prepared.y_val) == sum(round(0.75 * n) for n in sizes if n != min(sizes))
     assert data(tiny_play).partition_report.sizes == sizes
     with pytest.raises(ValueError, match=r"val_fraction 1e-09 of \d+ training samples holds none out"):
         data(tiny_play, val_fraction=1e-9).setup()
@@ -130,7 +131,7 @@ def test_some_of_the_roles_are_tested_on_their_own_text(tiny_play):
     assert len(drawn) > 2
     with pytest.raises(ValueError, match=r"names 4 clients but num_clients is 2; set .* to 4, or data\.partition\.cl"):
         data(tiny_play, num_clients=2).setup()
-    big = Natural(min_samples=int(train.min()) + 1)
+    big = Natural(min_samples=int(train.sort().values[1]))  # counted before validation is held out
     assert len(data(tiny_play, num_clients=3, partition=big, val_fraction=0.2).partition_report.sizes) == 3
     with pytest.raises(ValueError, match=r"names 3 clients with at least \d+ samples .* set data\.num_clients to 3$"):
         data(tiny_play, partition=big).setup()
