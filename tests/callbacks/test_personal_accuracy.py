@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 
+import numpy as np
 import pytest
 import torch
 
@@ -37,7 +39,9 @@ def test_it_is_the_accuracy_of_models_that_are_trained_by_hand_and_changes_nothi
     part = [{"class_path": "fedpm_lightning.callbacks.PersonalAccuracy", "init_args": {"every": 2, "lr": 0.1}}]
     words = (*FEDAVG, "--rounds", "2", "--data.participation", "0.5")
     plain = quickstart(*words, folder="plain")
+    before = random.getstate(), np.random.get_state()[1].tolist()
     run = quickstart(*words, "--trainer.callbacks", json.dumps(part), folder="personal")
+    assert before == (random.getstate(), np.random.get_state()[1].tolist()), "global generators stand where they stood"
     assert plain.code == run.code == 0
     theta = last(run.folder)["state_dict"]
     assert all(torch.equal(theta[name], p) for name, p in last(plain.folder)["state_dict"].items())

@@ -130,6 +130,10 @@ def test_the_two_clipped_sums_are_those_of_a_lighter_client_that_moved_less():
     s = float(moved @ full / (full @ full))
     assert 0 < s < 1 and torch.allclose(moved, s * full, rtol=1e-6, atol=1e-9)
     assert mix.clipped() == {"clipped": 1.0, "clipped_factors": 1.0}
+    lighter = PrivateMixing(theta, layers, Bound(1e9, 0.0), Bound(C_A, 0.0), 1, 1.0, torch.Generator())
+    lighter.add(one, 1.0)
+    assert all(torch.allclose(p, one.params[name], atol=1e-6) for name, p in lighter.finish().items())
+    assert lighter.clipped() == {"clipped": 0.0, "clipped_factors": 1.0}
 
 
 def test_the_noise_of_a_round_has_the_variance_that_is_accounted_for():
@@ -194,6 +198,20 @@ def test_noise_follows_from_seed_and_round_alone(make):
     first, second = noised(0, 2)
     assert torch.allclose(noised(0)[0], first, atol=1e-9)
     assert not torch.allclose(first, second, atol=1e-3) and not torch.allclose(noised(1)[0], first, atol=1e-3)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+def test_two_noised_sums_together_are_one_of_the_same_multiplier(share):
+    """1/z^2 = (C_A/sigma_A)^2 + (C/sigma)^2, and sigma_A has its share of it."""
+    hook = DifferentialPrivacy(clip=0.7, noise_multiplier=1.5, factor_clip=3.0, factor_share=share)
+    rounds(FedPM(0.1, preconditioner=Foof(damping=1.0)), [hook]).step()
+    moves, factors = hook.aggregator._moves._bound, hook.aggregator._factors._bound
+    precisions = (factors.clip / factors.noise) ** 2, (moves.clip / moves.noise) ** 2
+    assert (factors.clip, moves.clip) == (3.0, 0.7) and sum(precisions) == pytest.approx(1.5**-2, rel=1e-12)
+    assert precisions[0] == pytest.approx(share * 1.5**-2, rel=1e-12)
+    mean = DifferentialPrivacy(clip=0.7, noise_multiplier=1.5)
+    rounds(FedAvg(0.1), [mean]).step()
+    assert mean.aggregator._sum._bound == Bound(0.7, 1.5 * 0.7)
 
 
 def test_the_denominator_is_the_cohorts_size_whoever_returned():
