@@ -107,10 +107,11 @@ MESSAGE_ARGUMENTS = {
 }  # fmt: skip
 """Argument of model.message -> what it belongs to: it changes nothing of a message without that."""
 
-FULL_MESSAGE = {
-    "parameters": "full", "factors": "full", "broadcast_factors": "full", "factors_every": 1, "error_feedback": False,
+MESSAGE_DEFAULTS = {
+    "parameters": "full", "rounding": "stochastic", "share": None, "levels": 7, "bucket": 512, "error_feedback": False,
+    "factors": "full", "factor_share": 0.95, "factors_every": 1, "broadcast_factors": "full",
 }  # fmt: skip
-"""Arguments of model.message with which it sends everything as it is, as it does without a message."""
+"""Arguments of model.message that need not be said; with all of them everything is sent as it is."""
 
 BRANCHES = {
     "model": "fedpm_lightning.round.federation.Federation",
@@ -175,16 +176,16 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_one_message(flat: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted keys with all of the package's model.message in one, as `name=value` of what it really changes."""
+    """Return dotted keys with all of the package's model.message in one: its form, and what else departs from it."""
     key = "model.message"
     if flat.get(key) not in (None, CLASSES[key].default):
         return flat
     given = {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.startswith(f"{key}.")}
     forms = {f"{name}={value}" for name, value in given.items()}
     said = [
-        f"{name}={value}"
+        str(value) if name == "parameters" else f"{name}={value}"
         for name, value in given.items()
-        if forms & MESSAGE_ARGUMENTS.get(name, forms) and value != FULL_MESSAGE.get(name, ...)
+        if forms & MESSAGE_ARGUMENTS.get(name, forms) and value != MESSAGE_DEFAULTS.get(name, ...)
     ]
     rest = {name: value for name, value in flat.items() if name != key and not name.startswith(f"{key}.")}
     return {**rest, key: ", ".join(said) or "full"}
