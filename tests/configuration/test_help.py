@@ -81,6 +81,7 @@ def test_the_keys_of_a_class_are_its_arguments_with_their_defaults_and_have_a_me
         (["data.partition.alpha", "x"], None),
         (["Dropouts"], ["--trainer.callbacks+ Dropouts", "--trainer.callbacks.rate (needed)"]),
         (["local_epochs"], ["--model.local_epochs 5", "[int or null]"]),
+        (["message"], ["--model.message null", "--model.message.parameters full", "--model.message.levels 7"]),
         (["fedpm_lightning.methods.FedAvg"], ["--model.method.lr 0.1"]),
     ],
 )

@@ -137,6 +137,8 @@ def of_key(name: str, columns: int) -> str:
     key = every_key().get(name)
     head = f"--{name}" if key is None else _row(name, key, columns)
     known = _classes(name) if name in CLASSES else {}
+    if not known and name in CLASSES and CLASSES[name].default:
+        return f"{head}\n\n{of_class(CLASSES[name].default, columns)}"
     if not known:
         return f"{head}\n"
     width = max(len(one) for one in known) + 2
@@ -151,7 +153,8 @@ def of_key(name: str, columns: int) -> str:
 def of_class(path: str, columns: int) -> str:
     """Return a class's keys, each with its meaning at full length."""
     name = path.rpartition(".")[2]
-    holders = [key for key, spec in CLASSES.items() if spec.base and path in choices(spec.modules, spec.base).values()]
+    takes = {key: choices(spec.modules, spec.base).values() if spec.base else () for key, spec in CLASSES.items()}
+    holders = [key for key, paths in takes.items() if path in paths or path == CLASSES[key].default]
     how = [f"  --{key}{'+' if CLASSES[key].many else ''} {name}" for key in holders]
     rows = [_row(f"{next(iter(holders), '...')}.{key.name}", key, columns) for key in keys(path)]
     if takes_more(path):
