@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(quickstart, caps
             next((folder / "checkpoints" / "clients").glob("*-r2.pt")).unlink()
         capsys.readouterr()
         same_end(straight, quickstart(*words, "--rounds", "3", folder=damage))
-        assert "passed over the checkpoint of round 2" in capsys.readouterr().out, damage
+        assert "skipped the checkpoint of round 2" in capsys.readouterr().out, damage
 
 
 def test_another_experiment_is_refused_and_a_longer_one_is_not(quickstart, capsys):

@@ -80,13 +80,13 @@ def test_the_candidates_with_the_greatest_losses_take_part():
     order = sorted(losses(theta), key=lambda k: -losses(theta)[k])
     assert sorted(update.client for update in run.updates) == sorted(order[:2])
     row = run.federation.row
-    assert row["clients/returned"] == 2 and row["clients/dropped"] == 0, "those that are passed over were not sampled"
+    assert row["clients/returned"] == 2 and row["clients/dropped"] == 0, "those that are skipped were not sampled"
     present, theta = chosen(FedAvg(0.1), [Away()], keep=4)
     assert sorted(update.client for update in present.updates) == [0, 1, 2, 3]
 
 
 def test_what_the_choice_costs_is_counted():
-    """Theta to three that are passed over, theta and SCAFFOLD's c to two; a number from each candidate, the uploads."""
+    """Theta to three that are skipped, theta and SCAFFOLD's c to two; a number from each candidate, the uploads."""
     d = 6 * 3 + 3
     network = SimulatedNetwork(down_mbps=8.0, up_mbps=4.0, latency_s=1.0, spread=0.0, step_s=0.0)
     run, _ = chosen(SCAFFOLD(0.1), [Communication(), network])

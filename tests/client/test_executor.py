@@ -381,7 +381,7 @@ class Noisy(MixesSamples):
         (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1)), None, "Dropout (1) draws"),
         (FedAvg, MixesSamples, None, "comes out otherwise together"),
         (FedAvg, Noisy, None, "random"),
-        (FedAvg, Assigns, None, "buffer mean is assigned anew in a forward pass"),
+        (FedAvg, Assigns, None, "buffer mean is reassigned in a forward pass"),
         (MixesStates, mlp, None, "state mean comes out otherwise together"),
         (NeedsItsState, mlp, None, "state sum comes out otherwise together"),
         (MixesMessages, mlp, None, "message direction comes out otherwise together"),

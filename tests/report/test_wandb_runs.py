@@ -83,7 +83,7 @@ def test_a_bad_file_among_others_costs_one_line(tmp_path, capsys):
     bad.write_bytes(b"not W&B's")
     good.write_bytes(b":W&B\0\0\0")
     assert len(read_offline([bad, good])) == 1
-    assert "passed over" in (told := capsys.readouterr().err) and "run-bad.wandb is not a W&B file" in told
+    assert "skipped" in (told := capsys.readouterr().err) and "run-bad.wandb is not a W&B file" in told
 
 
 def test_a_file_of_something_else_is_refused(tmp_path):
@@ -162,7 +162,7 @@ def test_the_state_of_a_run_that_did_not_record_its_facts(change, state):
 def test_runs_of_something_else_are_passed_over_with_a_line(capsys):
     ours, other = WandbRecord("ours", CONFIG), WandbRecord("elsewhere", {"lr": 1})
     assert only_ours([other, ours]) == [ours]
-    assert capsys.readouterr().err == "passed over, a W&B run of something else: elsewhere\n"
+    assert capsys.readouterr().err == "skipped a W&B run of something else: elsewhere\n"
     with pytest.raises(RunError, match=r"no W&B run of fedpm-lightning .*: elsewhere"):
         only_ours([other])
 

@@ -49,7 +49,7 @@ class ClientAccuracy(FederatedCallback):
         self._counts = torch.zeros(2, 0, dtype=torch.float64)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say so if there is no such split."""
+        """Print a line if there is no such split."""
         names = data_of(trainer).eval_names
         if self.split not in names:
             there = f"only {' and '.join(names)}" if names else "none"

@@ -49,7 +49,7 @@ class ConfusionMatrix(FederatedCallback):
         self._round = 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say so if nothing will be written."""
+        """Print a line if nothing will be written."""
         data = data_of(trainer)
         why = None
         if self.split not in data.eval_names:

@@ -19,7 +19,7 @@ class Dropouts(FederatedCallback):
     The weights of a round are those of the clients that returned.
 
     Args:
-        rate: Probability in [0, 1], drawn anew for each client in each round.
+        rate: Probability in [0, 1], drawn for each client in each round.
 
     Raises:
         ValueError: If `rate` is outside its range.
@@ -43,7 +43,7 @@ class Stragglers(FederatedCallback):
     to leave out.
 
     Args:
-        rate: Probability in [0, 1], drawn anew for each client in each round.
+        rate: Probability in [0, 1], drawn for each client in each round.
         fraction_of_work: Share of a slow client's steps, in [0, 1], rounded to the nearest step, at least one.
 
     Raises:

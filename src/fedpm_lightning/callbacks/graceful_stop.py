@@ -75,7 +75,7 @@ class GracefulStop(FederatedCallback):
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop listening. Ranks that wait for one which gave up its round would wait for ever."""
+        """Stop listening. Ranks that wait for one which gave up its round would wait forever."""
         self._release()
         launcher = cast(Any, trainer.strategy.launcher)
         if isinstance(exception, InterruptedRun) and not self.stopping and hasattr(launcher, "kill"):

@@ -84,7 +84,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
             self._bars.begin("clients", len(round.cohort))
 
     def on_update_received(self, round: Round, update: ClientUpdate) -> None:
-        """One more client is through (not on_client_end: whoever listens there has every client seeded anew for it)."""
+        """One more client is through (not on_client_end: whoever listens there has every client reseeded for it)."""
         if self._bars is not None and not round.preparing:
             self._bars.advance()
 

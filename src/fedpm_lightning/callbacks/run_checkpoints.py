@@ -129,7 +129,7 @@ class RunCheckpoints(Checkpoint):
         self._save(trainer, round)
 
     def _save(self, trainer: Trainer, round: int) -> None:
-        """Commit one checkpoint, then let go of those that it replaces."""
+        """Commit one checkpoint, then delete those that it replaces."""
         self._files.best = self._best[0] if self._best else None
         before = self._files.previous(round)
         try:
@@ -159,7 +159,7 @@ class RunCheckpoints(Checkpoint):
             self._best = (round, float(value))
 
     def _link_last_and_best(self, round: int) -> None:
-        """Let last.ckpt and best.ckpt stand for their rounds, as far as these exist."""
+        """Point last.ckpt and best.ckpt to their rounds, as far as these exist."""
         for name, target in (("last.ckpt", round), ("best.ckpt", self._best[0] if self._best else 0)):
             link, file = self.folder / name, checkpoint_file(self.folder, target)
             if file.is_file():

@@ -82,7 +82,7 @@ def digest(path: Path) -> str:
 
 
 def replace_symlink(link: Path, target: Path) -> None:
-    """Let `link` stand for `target`, a file of the same folder, from one moment to the next."""
+    """Point `link` to `target`, a file of the same folder, atomically."""
     temporary = link.with_name(f".{link.name}.tmp")
     temporary.unlink(missing_ok=True)
     try:

@@ -123,7 +123,7 @@ def newest_intact(folder: Path, warn: Callable[[str], None] = print) -> Path | N
             trouble = str(cause)
         if trouble is None:
             return checkpoint_file(folder, round)
-        warn(f"passed over the checkpoint of round {round}: {trouble}")
+        warn(f"skipped the checkpoint of round {round}: {trouble}")
     if rounds:
         raise ValueError(
             f"every checkpoint in {folder} is damaged (rounds {', '.join(map(str, rounds))}); restore one from a "

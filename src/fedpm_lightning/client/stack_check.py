@@ -134,7 +134,7 @@ def _trial(local: LocalRound, stackable: Stackable, data: ClientData) -> str | N
         alone = [_alone(local, client) for client in clients]
         for name, now in local.model.net.named_buffers():
             if buffers.get(name) is not now:
-                return f"buffer {name} is assigned anew in a forward pass (change it in place)"
+                return f"buffer {name} is reassigned in a forward pass (change it in place)"
         with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
             together = train_together(local, clients, stack).answers
         for client, own in enumerate(alone):

@@ -52,7 +52,7 @@ def gaussian(B: Tensor, rows: int) -> Tensor:
 def srht(B: Tensor, rows: int) -> Tensor:
     """Return rows of H D B: random signs D, orthonormal Walsh-Hadamard H, rows drawn without replacement.
 
-    At most m rows exist, m the next power of two above n; more of them are asked for in vain.
+    At most m rows exist, m the next power of two above n; asking for more has no effect.
     """
     n, m = len(B), 1 << max(0, (len(B) - 1).bit_length())
     padded = torch.cat([signs(n, B).unsqueeze(-1) * B, B.new_zeros(m - n, B.shape[1])])

@@ -1,7 +1,7 @@
 """Layers (the defaults, files, options) laid over each other to one mapping.
 
-One rule: naming a class begins its branch anew, so that no argument of another class, or of another file's, stays in
-force unsaid; arguments alone lie over what is there. A method begins its label and its server optimizer anew too.
+One rule: naming a class resets its branch, so that no argument of another class, or of another file's, stays in
+force unsaid; arguments alone lie over what is there. A method resets its label and its server optimizer too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NODE = ("class_path", "init_args", "dict_kwargs")
 
 
 class Composition:
-    """The mapping so far, and who said what.
+    """The mapping so far, and where each value came from.
 
     Attributes:
         values: The nested configuration.
@@ -52,8 +52,8 @@ class Composition:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
         self.named |= {key for key in CLASSES if get_key(layer, key, missing=...) is not ...}
         given = dict.fromkeys((plain(key) for key in flatten(layer)), origin)
-        anew = tuple(f"{key}." for key in CLASSES if _names_class(get_key(layer, key)))
-        before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(anew)}
+        reset = tuple(f"{key}." for key in CLASSES if _names_class(get_key(layer, key)))
+        before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(reset)}
         self.origins = before | given
 
     def add_option(self, name: str, text: str) -> None:
@@ -139,7 +139,7 @@ def _added(below: Any, value: Any, key: str) -> list[Any]:
 
 
 def _node(below: Any, above: Any, key: str) -> Any:
-    """Lay over a class: a name begins it anew, arguments alone join those that are there."""
+    """Lay over a class: a name resets it, arguments alone join those that are there."""
     if not is_mapping(above):
         return _named(key, above)
     entry = above

@@ -25,7 +25,7 @@ class Configuration:
 
     Attributes:
         command: fit, validate or test.
-        composed: The mapping, and who said what.
+        composed: The mapping, and where each value came from.
         print_options: Options that ask for something to be printed: print_config.
     """
 
@@ -68,7 +68,7 @@ def read(argv: Sequence[str]) -> Configuration:
 
 
 def _recorded_config(command: str, words: Sequence[str]) -> list[Path]:
-    """Let `--run_dir R` alone stand for R's configuration.
+    """Take R's configuration where `--run_dir R` stands alone.
 
     Raises:
         ConfigurationError: In validate and test, if no run is named or R holds no config.yaml (in fit: a new run).

@@ -56,7 +56,7 @@ class BatchedSolves:
         return solved
 
     def _stack(self, names: tuple[str, ...], P: Sequence[Preconditioner]) -> DensePreconditioner | None:
-        """Return the layers' P in one, made anew where one of them was; None where there is nothing to put together."""
+        """Return the layers' P in one, renewed where one of them was; None where there is nothing to join."""
         parts = [p for p in P if isinstance(p, DensePreconditioner)]
         if len(parts) < 2:
             return None

@@ -9,7 +9,7 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
     - The mean is over batches with `ema`, and its weights always sum to 1, so that the first batches average
       nearly uniformly. Without that correction the first would dominate the few steps of a local epoch.
     - While the batches' rows together number less than d/2 they are kept as rows and P is solved by Woodbury;
-      the Gram matrix of the rows grows with them instead of being computed anew. Beyond that A is dense.
+      the Gram matrix of the rows grows with them instead of being recomputed. Beyond that A is dense.
     - With `max_rows`, a wide layer keeps only its last batches' rows, no more than that together: the mean above, cut
       off at the oldest of them. The newest batch stays whole, because its gradient lies in the span of its rows.
 """

@@ -116,7 +116,7 @@ class UnequalFactor:
         self._groups = _join_dense(groups) + left
 
     def renewed(self, P: Preconditioner | None, due: bool, delta: float, mode: DampingMode) -> Preconditioner:
-        """Return the P of all clients, anew where `RunningFactor.renewed` would, else as it is in P."""
+        """Return the P of all clients, renewed where `RunningFactor.renewed` would, else as it is in P."""
         parts: list[Part] = []
         for group in self._groups:
             if P is not None and (group.finished or not group.factor.is_due(due)):
@@ -142,7 +142,7 @@ class UnequalFactor:
 
 
 def _of_one_form(clients: list[int], factor: RunningFactor, rows: UnequalRows) -> list[list[int]]:
-    """Split clients whose factors would come apart: by size, unless they stay dense."""
+    """Split clients whose factors would differ: by size, unless they stay dense."""
     if factor.stays_dense:
         return [clients] if clients else []
     sizes = sorted({rows.sizes[c] for c in clients})

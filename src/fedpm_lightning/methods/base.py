@@ -34,7 +34,7 @@ class Method(ABC):
 
     mixes: Literal["mean", "sums"] = "mean"
     """What `aggregator` needs of `ClientUpdate.params`: nothing but their mean, in whose place a robust rule
-    can stand (mean), or sums of its own (sums). A class that overrides `aggregator` says it anew."""
+    can stand (mean), or sums of its own (sums). A class that overrides `aggregator` declares it again."""
 
     assigns_target: ClassVar[bool] = False
     """Whether theta must become exactly what `aggregator` returns: other server optimizers are refused then."""
@@ -50,7 +50,7 @@ class Method(ABC):
 
     stackable: Stackable = "no"
     """Which clients `client_update` can train at once, with tensors [C, ...] in place of one client's (see
-    client/stacked_client.py). A class that overrides `client_update` must say it anew."""
+    client/stacked_client.py). A class that overrides `client_update` must declare it again."""
 
     needs_preparation: bool = False
     """Whether every client of the cohort runs `prepare` before any of them trains (one more pass, bytes counted)."""

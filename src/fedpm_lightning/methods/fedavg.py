@@ -29,7 +29,7 @@ class FedAvg(Method):
         lr: eta > 0, multiplied by the schedule's factor of the round.
         momentum: Local momentum in [0, 1); its buffer starts empty in each round.
         weight_decay: Local L2 decay, at least 0.
-        local_optimizer: A torch optimizer in the place of SGD, anew in each round; its rate is `lr`, everything else
+        local_optimizer: A torch optimizer in place of SGD, a new one each round; its rate is `lr`, everything else
             its own argument. null: SGD with `momentum` and `weight_decay`.
 
     Raises:

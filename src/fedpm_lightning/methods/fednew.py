@@ -111,7 +111,7 @@ class FedNew(Method):
         return replace(update, params={}, message={"y": sent})
 
     def local_hessian(self, client: Client) -> Tensor:
-        """Return this round's Hess_i, kept between rounds where it is not taken anew."""
+        """Return this round's Hess_i, kept between rounds where it is not recomputed."""
         kept: Tensor | None = client.state.get("H")
         due = self.hessian_every > 0 and client.broadcast.round % self.hessian_every == 0
         if kept is not None and not due:

@@ -2,7 +2,7 @@
 
 Li, Liu, Wang: FedNS: A Fast Sketching Newton-Type Algorithm for Federated Learning (AAAI 2024). With Hess_i = B_i^T B_i
 + lambda I, B_i = D^(1/2) X / sqrt(n) for generalized linear models (curvature/hessian_root.py), and a random sketch S_i
-with s rows, drawn anew each round:
+with s rows, drawn again each round:
 
     client    send g_i and S_i B_i                                     s x d numbers instead of d (d + 1)/2
     server    H = sum w_i (S_i B_i)^T (S_i B_i) + lambda I;   theta <- theta - eta H^-1 g

@@ -8,7 +8,7 @@ time. The row gives the diagonal under a rank-one assumption; see optim/diagonal
 Only theta_i is sent.
 
 Deviations: reconstructed from the paper's abstract, its text was not at hand. r is the first coordinate whose |H_rr|
-exceeds 1e-12, not simply the first one, chosen anew at each step; where there is none the step is eta g / rho. At most
+exceeds 1e-12, not simply the first one, chosen again at each step; where there is none the step is eta g / rho. At most
 `max_rows` rows are tried for it. Weight decay is offered (0 in the paper).
 """
 

@@ -6,7 +6,7 @@ over the whole local set. Server:
 
     theta <- theta - eta sum w_i g_i
 
-No local training takes place: `local_epochs` and `local_steps` have no say. With `batch: full` it is FedAvg with one
+No local training takes place: `local_epochs` and `local_steps` have no effect. With `batch: full` it is FedAvg with one
 full-batch step; with `batch: one` it is FedAvg with one step on the round's first batch.
 
 Deviations: none. Momentum is `model.server_optimizer`: torch.optim.SGD with lr 1 sees eta sum w_i g_i as its gradient.

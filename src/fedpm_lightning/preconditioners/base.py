@@ -46,7 +46,7 @@ class LocalPreconditioner(ABC):
     """The values of FedPM's `mix_factor` that it can serve: `last` is the P of the last step."""
 
     align: float = 0.0
-    """Batches that the cohort's mean curvature of the round before counts as; 0: clients start anew."""
+    """Batches that the cohort's mean curvature of the round before counts as; 0: clients start afresh."""
 
     preconditions_steps: bool = True
     """Whether local steps use P; False: it is gathered for the mixing alone."""

@@ -46,7 +46,7 @@ class Foof(LayerPreconditioner):
         spatial: Scale of a convolution's A: mean over positions, or sum.
         lr_plain: Learning rate of parameters without a factor; null: the method's lr.
         align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
-            0: clients start anew; .inf: all step with that mean.
+            0: clients start afresh; .inf: all step with that mean.
         local_step: preconditioned, or sgd: plain steps, and factors for FedPM's mixing alone.
         norms: Scales and shifts of norm layers: plain, or diagonal, with a diagonal A.
         plain: Names of layers that shall have no factor, `*` and `?` standing for anything.

@@ -142,7 +142,7 @@ class FOOF(PreconditionedOptimizer):
         self._awaiting = False
 
     def _unequal_factor(self, name: str) -> UnequalFactor:
-        """Return a factor for clients that come apart; from the first uneven batch on there is no other."""
+        """Return a factor for clients whose batches differ; from the first uneven batch on there is no other."""
         factor = self._factors[name]
         if isinstance(factor, RunningFactor):
             factor = UnequalFactor(factor, len(next(iter(self.leaves.values()))))
@@ -185,7 +185,7 @@ class FOOF(PreconditionedOptimizer):
 
     @timed("factors")
     def _preconditioned(self, gradients: Params) -> Params:
-        """Return G P^-1 of the layers that have a gradient, by parameter name; P anew where it is due."""
+        """Return G P^-1 of the layers that have a gradient, by parameter name; a new P where it is due."""
         solved: Params = {}
         G: Params = {}
         due = self.steps_taken % self.foof.inv_every == 0

@@ -22,7 +22,7 @@ from fedpm_lightning.types import Batch
 
 
 class NewtonPreconditioner(LocalPreconditioner):
-    """P = curvature + delta I over all parameters, taken anew at theta_i every `inv_every` steps.
+    """P = curvature + delta I over all parameters, recomputed at theta_i every `inv_every` steps.
 
     Args:
         damping: delta >= 0.

@@ -15,7 +15,7 @@ from fedpm_lightning.report.history import Row
 def read_rows(path: Path) -> list[Row]:
     """Read the rounds of a metrics file; a missing file holds none.
 
-    A line that a kill cut short is passed over: its round did not complete.
+    A line that a kill cut short is skipped: its round did not complete.
 
     Raises:
         ValueError: If the file is no text, no table, or has no `round` column, so it is no metrics file.

@@ -27,7 +27,7 @@ class Sibling(NamedTuple):
 def ranking_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
     """Rank a finished run among those beside it on the same data and split, with as many rounds and its metric.
 
-    Only the summaries are read, no curves; what cannot be read is passed over.
+    Only the summaries are read, no curves; what cannot be read is skipped.
 
     Args:
         run_dir: The run's folder; its siblings are the other folders in the one above.

@@ -52,7 +52,7 @@ def find_runs(paths: Iterable[str | Path], warn: Callable[[str], None] = warn) -
     if not runs:
         raise RunError(unreadable[0])
     for line in unreadable:
-        warn(f"passed over, a run that cannot be read: {line}")
+        warn(f"skipped a run that cannot be read: {line}")
     return runs
 
 

@@ -4,7 +4,7 @@ Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis a
 (arXiv:2010.01243), pi_pow-d. The candidates are drawn by size, get theta, and answer with F_k(theta) over their whole
 local data, without augmentation, in evaluation mode. Ties go to the smaller id.
 
-What it costs beside the round: theta for every candidate that is passed over, 8 bytes up for each candidate, and a
+What it costs beside the round: theta for every candidate that is skipped, 8 bytes up for each candidate, and a
 forward pass over its data. The chosen ones hold theta already.
 """
 

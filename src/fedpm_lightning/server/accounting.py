@@ -5,8 +5,8 @@
 
 The library's noise multiplier is the noise over the SENSITIVITY. A sum of contributions clipped to C changes by up to
 2 C when a client is replaced, and by up to C when one comes or goes; so the multiplier z = sigma / C of this package
-counts as z / 2 under the first and as z under the second. A cohort is drawn without replacement, of fixed size, anew in
-each round: `SampledWithoutReplacementDpEvent` (Wang, Balle, Kasiviswanathan: Subsampled Renyi Differential Privacy,
+counts as z / 2 under the first and as z under the second. A cohort is drawn without replacement, of fixed size, in each
+round: `SampledWithoutReplacementDpEvent` (Wang, Balle, Kasiviswanathan: Subsampled Renyi Differential Privacy,
 AISTATS 2019), which the library knows for replacement alone.
 """
 

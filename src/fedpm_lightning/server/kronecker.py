@@ -49,7 +49,7 @@ class KroneckerMix:
 
     @property
     def empty(self) -> bool:
-        """Whether no client has had a say yet."""
+        """Whether no client has contributed yet."""
         return float(self._sums[0]) == 0
 
     def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:

@@ -147,7 +147,7 @@ class RunningPreconditionedMix:
 
     @property
     def empty(self) -> bool:
-        """Whether no client has had a say yet."""
+        """Whether no client has contributed yet."""
         return float(self.factors.weight) == 0
 
     def tensors(self) -> list[Tensor]:

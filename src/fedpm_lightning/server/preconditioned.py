@@ -51,7 +51,7 @@ class BlockMix(Protocol):
 
     @property
     def empty(self) -> bool:
-        """Whether no client has had a say yet."""
+        """Whether no client has contributed yet."""
         ...
 
     def add(self, W: Tensor, P: Preconditioner, weight: float) -> None:
@@ -97,7 +97,7 @@ class PreconditionedAggregator(Aggregator):
         """Add one client's w_i P_i and w_i (W_i - W) P_i."""
         P: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
         for layer in self._layers:
-            # A layer that this client's batches never ran has no P_i: it did not move, and has no say.
+            # A layer that this client's batches never ran has no P_i: it did not move, and does not count.
             if layer.name in P:
                 self._mixes[layer.name].add(layer.matrix(update.params), P[layer.name], weight)
         self._mean.add(update.params, weight)
@@ -108,12 +108,12 @@ class PreconditionedAggregator(Aggregator):
         return list(self._layers) if plain and self._kept is None else None
 
     def factor_means(self) -> dict[str, RunningFactorMean]:
-        """Return the running mean factor of every layer that a client had a say in and that is mixed by matrices."""
+        """Return the running mean factor of every layer that a client contributed to and that is mixed by matrices."""
         mixes = {name: mix for name, mix in self._mixes.items() if isinstance(mix, RunningPreconditionedMix)}
         return {name: mix.factors for name, mix in mixes.items() if not mix.empty}
 
     def preconditioner_sums(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield (layer name, sum w_i P_i [*, d, d], sum w_i []) of every layer that a client had a say in."""
+        """Yield (layer name, sum w_i P_i [*, d, d], sum w_i []) of every layer that a client contributed to."""
         for name, mean in self.factor_means().items():
             yield name, mirrored(mean.S1), mean.weight
 
@@ -159,7 +159,7 @@ class FactorGatheringMean(MeanAggregator):
             mean.add(own.to(mean.S1.device, mean.S1.dtype), weight)
 
     def factor_means(self) -> dict[str, RunningFactorMean]:
-        """Return the running mean factor of every layer that a client had a say in."""
+        """Return the running mean factor of every layer that a client contributed to."""
         return {name: mean for name, mean in self._factors.items() if float(mean.weight) > 0}
 
     def tensors(self) -> list[Tensor]:

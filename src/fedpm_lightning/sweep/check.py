@@ -65,7 +65,7 @@ def check_metric(metric: Metric | None, settings: Any) -> None:
 def covering(points: Iterable[Point]) -> Iterable[Point]:
     """Yield the points that show something none before them showed: a choice of files and classes, or a value.
 
-    An argument of a class is shown anew with every choice, since another class may not have it.
+    An argument of a class is shown again with every choice, since another class may not have it.
     """
     seen: set[tuple[Any, ...]] = set()
     for point in points:

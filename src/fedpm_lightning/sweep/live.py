@@ -53,7 +53,7 @@ class LiveTable:
         self.console.print(text, markup=False)
 
     def show(self, progress: Progress) -> None:
-        """Draw the table anew."""
+        """Redraw the table."""
         if self._live is not None:
             self._live.update(self.render(progress), refresh=True)
 

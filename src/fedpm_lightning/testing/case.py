@@ -28,7 +28,7 @@ class MethodCase:
     """A method, and what the checks need to know about it.
 
     Attributes:
-        make: Makes the method, anew at every call.
+        make: Makes a new method at every call.
         problem: "softmax": three classes and one linear layer with a bias, an epoch of batches; "hidden": the same with
             a hidden layer; "norm": with a hidden layer and a LayerNorm, which second-order methods step by another
             rule; "logistic": two classes, one output, no bias and one step on the full batch, for methods that need a

@@ -22,7 +22,7 @@ def check_callback(make: Callable[[], Hooks], observes: bool = True) -> dict[str
     """Run two rounds of FedAvg with a callback, or anything else that has a round's hooks.
 
     Args:
-        make: Makes it, anew at every call.
+        make: Makes a new one at every call.
         observes: Whether it only looks: the rounds then have the bits of rounds without it.
 
     Returns:

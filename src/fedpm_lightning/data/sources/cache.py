@@ -45,7 +45,7 @@ def cache_key(files: Sequence[Path], **settings: Any) -> str:
 def cached(path: Path, names: Sequence[str], build: Callable[[], Tensors]) -> Tensors:
     """Return the tensors kept at `path`, or build and keep them.
 
-    A damaged file is ignored and written anew; a folder that cannot be written costs only the time of the
+    A damaged file is ignored and rewritten; a folder that cannot be written costs only the time of the
     next decoding.
 
     Args:

@@ -43,7 +43,7 @@ def read_offline(files: Sequence[Path]) -> list[WandbRecord]:
     if unreadable and not runs:
         raise RunError(unreadable[0])
     for line in unreadable:
-        print(f"passed over, a W&B file that cannot be read: {line}", file=sys.stderr)
+        print(f"skipped a W&B file that cannot be read: {line}", file=sys.stderr)
     return list(runs.values())
 
 

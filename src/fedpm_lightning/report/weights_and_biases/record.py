@@ -57,7 +57,7 @@ def only_ours(records: Sequence[WandbRecord]) -> list[WandbRecord]:
         which = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
         raise RunError(f"no W&B run of fedpm-lightning (a configuration with model.method and rounds): {which}")
     for name in others:
-        print(f"passed over, a W&B run of something else: {name}", file=sys.stderr)
+        print(f"skipped a W&B run of something else: {name}", file=sys.stderr)
     return ours
 
 
@@ -147,7 +147,7 @@ def _class(entry: Mapping[str, Any]) -> str | None:
 
 
 def read_project(project: str, rows: bool = True) -> list[WandbRecord]:
-    """Fetch the runs of this tool in `entity/project`; runs of something else are passed over, with a line.
+    """Fetch the runs of this tool in `entity/project`; runs of something else are skipped, with a line.
 
     Args:
         project: Its name, `entity/project`.
