@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 return 2
             if words[0] == "fit" and module not in sys.modules and not asked.print_options:
                 announce(asked)
-        run: Callable[[list[str]], int] = load(module).main
+        # In a process of its own; in somebody else's, objects that are kept for good would be theirs.
+        run: Callable[[list[str]], int] = (load if argv is None else import_module)(module).main
         return run(words if module == _TRAINING else words[1:])
     except KeyboardInterrupt:  # while the libraries were loading, or where a command has nothing to put in order
         print("interrupted", file=sys.stderr)

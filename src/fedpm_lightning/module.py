@@ -22,7 +22,7 @@ from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.divergence import check_loss
 from fedpm_lightning.evaluation import SPLITS, is_language
-from fedpm_lightning.evaluation_loop import install
+from fedpm_lightning.lightning_loops import install
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
 from fedpm_lightning.round.federation import Data

@@ -1,13 +1,14 @@
-"""The evaluation after a round: the same figures, files and hooks with and without Lightning's bookkeeping."""
+"""A round and its evaluation: the same figures, files and hooks with and without Lightning's bookkeeping."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from lightning.pytorch import Callback
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.evaluation_loop import RoundEvaluation
+from fedpm_lightning.lightning_loops import RoundEvaluation
 
 SHORT = ("--rounds", "2", "--model.local_epochs", "1", "--data.limit_train", "120", "--data.limit_test", "60")
 ALL = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
@@ -22,6 +23,10 @@ class Listener(Callback):
         assert outputs.shape == batch[1].shape and not pl_module.net.training
         self.seen.append(f"batch {dataloader_idx}")
         pl_module.log("listener/batch", 1.0)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        assert batch_idx == 0 and batch.round == trainer.current_epoch
+        self.seen.append("round")
 
     def on_validation_end(self, trainer, pl_module):
         self.seen.append("end" if not trainer.sanity_checking else "initial")
@@ -50,6 +55,15 @@ for moment in ALL:
 
 
 @pytest.fixture
+def whole_ways(monkeypatch):
+    """How often Lightning's own loop around a round is gone."""
+    count = []
+    whole = _TrainingEpochLoop.advance
+    monkeypatch.setattr(_TrainingEpochLoop, "advance", lambda *args: (count.append(1), whole(*args)))
+    return count
+
+
+@pytest.fixture
 def short_ways(monkeypatch):
     """How often the short way is gone."""
     count = []
@@ -58,13 +72,33 @@ def short_ways(monkeypatch):
     return count
 
 
-def test_a_listener_from_elsewhere_gets_lightnings_loop_and_nothing_else_changes(quickstart, short_ways):
+class Logs(FederatedCallback):
+    """Logs from within a round, which Lightning allows in its one training step."""
+
+    records = ("mine",)
+
+    def on_train_start(self, trainer, pl_module):
+        self.module = pl_module
+
+    def on_round_end(self, round):
+        self.module.log("mine", 10.0 + round.number)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        assert float(trainer.callback_metrics["mine"]) == 10.0 + trainer.current_epoch
+
+
+def test_what_is_logged_within_a_round_is_there_at_its_end(quickstart, whole_ways):
+    assert quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.Logs").code == 0
+    assert not whole_ways
+
+
+def test_a_listener_from_elsewhere_gets_lightnings_loop_and_nothing_else_changes(quickstart, short_ways, whole_ways):
     Listener.seen = []
     plain = quickstart(*SHORT)
-    assert len(short_ways) == 2
+    assert len(short_ways) == 2 and not whole_ways
     watched = quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.Listener", folder="watched")
-    assert len(short_ways) == 2 and watched.code == 0
-    assert Listener.seen == ["batch 0", "batch 1", "initial"] + 2 * ["batch 0", "batch 1", "end"]
+    assert len(short_ways) == 2 == len(whole_ways) and watched.code == 0
+    assert Listener.seen == ["batch 0", "batch 1", "initial"] + 2 * ["round", "batch 0", "batch 1", "end"]
     figures = [[{k: v for k, v in row.items() if "time" not in k} for row in run.rows] for run in (plain, watched)]
     assert figures[0] == figures[1] and float(figures[0][1]["val/acc"]) > 0
     files = [torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True) for run in (plain, watched)]

@@ -1,0 +1,140 @@
+"""Lightning's loops around a round without their bookkeeping, where nobody asks for it.
+
+A round is one training batch, and the global model is evaluated after it. What Lightning does around both (fetchers,
+hooks of every callback and batch, its collection of logged results) costs more than a small network's round; here only
+hooks that somebody has written are called. A callback or module from elsewhere that implements a hook of batches or
+validation gets Lightning's own loop, with all that its hooks may expect there (`self.log`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop  # pyright: ignore[reportPrivateUsage]
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop  # pyright: ignore[reportPrivateUsage]
+from lightning.pytorch.profilers import PassThroughProfiler
+from lightning.pytorch.trainer.states import RunningStage, TrainerFn
+
+from fedpm_lightning.callbacks.base import data_of, federation_of
+
+EVALUATION = tuple(
+    f"on_validation_{moment}" for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
+)
+ROUND = ("on_train_batch_start", "on_train_batch_end")
+
+Calls: TypeAlias = dict[str, list[Callable[..., None]]]
+
+
+class RoundEpoch(_TrainingEpochLoop):
+    """The one batch of an epoch: a round."""
+
+    _plain: bool | None = None
+
+    def advance(self, data_fetcher: Any) -> None:
+        """Run the round, and count it."""
+        trainer = self.trainer
+        if self._plain is None:
+            nobody = not any(writers(trainer, name) for name in ROUND)
+            self._plain = nobody and trainer.world_size == 1 and is_plain(trainer, (*ROUND, "training_step"))
+        if self.restarting or not self._plain:
+            super().advance(data_fetcher)
+            return
+        self.val_loop.restarting = False
+        batch, _, _ = next(data_fetcher)
+        self.batch_progress.is_last_batch = data_fetcher.done
+        self.batch_progress.increment_ready()
+        self.batch_progress.increment_started()
+        connector = cast(Any, trainer)._logger_connector
+        connector.on_batch_start(batch)
+        self.manual_optimization.run(OrderedDict(batch=batch, batch_idx=self.batch_idx))
+        self.batch_progress.increment_processed()
+        if cast(Any, trainer)._results:  # a hook of the round has logged something
+            connector.on_batch_end()
+            connector.update_train_step_metrics()
+        self.batch_progress.increment_completed()
+
+
+class RoundEvaluation(_EvaluationLoop):
+    """The evaluation that follows a round."""
+
+    _plain: bool | None = None
+    _calls: Calls
+
+    def run(self) -> list[Any]:
+        """Evaluate the splits; return what Lightning's loop would have logged: nothing, a round's row has it all."""
+        trainer = self.trainer
+        if self._plain is None:
+            hooks = (*EVALUATION, "validation_step", "on_validation_model_eval", "on_validation_model_train")
+            # The share 1.0 is everything; the integer 1 is one batch of each split.
+            self._plain = repr(trainer.limit_val_batches) == "1.0" and is_plain(trainer, hooks)
+            self._calls = {name: [getattr(one, name) for one in writers(trainer, name)] for name in EVALUATION}
+        if trainer.sanity_checking or not self._plain:
+            return super().run()
+        self.setup_data()
+        if self.skip:
+            return []
+        self.reset()
+        module = trainer.lightning_module
+        self._module_mode.capture(module)
+        module.eval()
+        with torch.no_grad(), trainer.precision_plugin.val_step_context():
+            self.evaluate(trainer, module)
+        self._module_mode.restore(module)
+        self._has_run, cast(Any, trainer)._last_val_time = True, time.monotonic()
+        return []
+
+    def evaluate(self, trainer: Trainer, module: LightningModule) -> None:
+        """Go over the batches of all splits, and call those who listen."""
+        federation, data, calls = federation_of(module), data_of(trainer), self._calls
+        _tell([*calls["on_validation_start"], *calls["on_validation_epoch_start"]], trainer, module)
+        seen = 0
+        for number, (split, batches) in enumerate(zip(data.eval_names, data.val_dataloader(), strict=True)):
+            for place, batch in enumerate(batches):
+                _tell(calls["on_validation_batch_start"], trainer, module, batch, place, number)
+                classes = federation.evaluate_batch(split, batch)
+                _tell(calls["on_validation_batch_end"], trainer, module, classes, batch, place, number)
+                seen += 1
+        self.batch_progress.increment_by(seen, True)
+        _tell(calls["on_validation_epoch_end"], trainer, module)
+        module.on_validation_epoch_end()
+        _tell(calls["on_validation_end"], trainer, module)
+
+
+def install(trainer: Trainer) -> None:
+    """Put them in the places of Lightning's loops, before a checkpoint is read into these."""
+    fit, theirs = cast(Any, trainer.fit_loop), cast(Any, trainer.fit_loop.epoch_loop)
+    if type(theirs) is _TrainingEpochLoop and type(theirs.val_loop) is _EvaluationLoop:
+        ours = RoundEpoch(trainer, theirs.min_steps, theirs.max_steps)
+        ours.val_loop = RoundEvaluation(
+            trainer, TrainerFn.FITTING, RunningStage.VALIDATING, verbose=False, inference_mode=False
+        )
+        vars(ours.val_loop)["_data_source"] = vars(theirs.val_loop)["_data_source"]
+        fit.epoch_loop = ours
+
+
+def is_plain(trainer: Trainer, hooks: Sequence[str]) -> bool:
+    """Tell whether nobody takes Lightning's times, and all who implement one of the hooks are of this package."""
+    written = [getattr(type(trainer.lightning_module), name) for name in hooks]
+    written += [getattr(type(one), name) for name in hooks if hasattr(Callback, name) for one in writers(trainer, name)]
+    return isinstance(cast(Any, trainer).profiler, PassThroughProfiler) and all(_is_known(one) for one in written)
+
+
+def writers(trainer: Trainer, name: str) -> list[Callback]:
+    """Return the callbacks that implement a hook."""
+    base = getattr(Callback, name)
+    return [one for one in cast("list[Callback]", cast(Any, trainer).callbacks) if getattr(type(one), name) is not base]
+
+
+def _is_known(function: Callable[..., Any]) -> bool:
+    """Tell whether a hook is of this package, or one that Lightning leaves empty."""
+    return function.__module__.startswith("fedpm_lightning.") or function.__module__ == "lightning.pytorch.core.hooks"
+
+
+def _tell(calls: list[Callable[..., None]], *arguments: Any) -> None:
+    for call in calls:
+        call(*arguments)
