@@ -8,6 +8,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import csv
+import gc
 import io
 import json
 import sys
@@ -52,6 +53,13 @@ def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if request.node.get_closest_marker("pictures") is None:
         draw = "fedpm_lightning.callbacks.partition_picture.PartitionPicture.on_train_start"
         monkeypatch.setattr(draw, lambda self, trainer, module: None)
+
+
+@pytest.fixture(autouse=True)
+def unfreeze() -> Iterator[None]:
+    """Give the collector back what a command's start froze: Hypothesis asks it who refers to what."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
