@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedpm_lightning.data import IID, ArraySet, BrokenDataError, DataRequest, FederatedData, MissingDataError, Natural
+from fedpm_lightning.data import (
+    IID,
+    ArraySet,
+    BrokenDataError,
+    DataRequest,
+    FeatureShift,
+    FederatedData,
+    MissingDataError,
+    Natural,
+)
 from fedpm_lightning.data.prepare import prepare
 from fedpm_lightning.data.sources import is_language, load
 from fedpm_lightning.data.sources.plays import LEAF, LENGTH, encode, read_roles, windows
@@ -192,6 +201,8 @@ def test_settings_that_a_set_does_not_have_are_refused(tiny_play):
         data(tiny_play, stride=0)
     with pytest.raises(ValueError, match=r"column 'speaker' has no effect on data\.name shakespeare"):
         data(tiny_play, partition=Natural("speaker")).setup()
+    with pytest.raises(ValueError, match="FeatureShift shifts inputs, which token ids cannot be"):
+        data(tiny_play, partition=FeatureShift()).setup()
     for wrong in ({"clients": "some"}, {"min_samples": 0}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Natural(**wrong)

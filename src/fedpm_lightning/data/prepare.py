@@ -58,9 +58,13 @@ def prepare(
 
     Raises:
         ValueError: If a share or a limit leaves nothing to hold out or to train on, or the partition cannot spread
-            the samples.
+            the samples or shift their inputs.
     """
     named = partition.group_column is not None
+    if partition.shifts_inputs and not raw.x_train.is_floating_point() and raw.x_train.dtype != torch.uint8:
+        raise ValueError(
+            f"data.partition {type(partition).__name__} shifts inputs, which token ids cannot be; use another one"
+        )
     raw = _of_chosen(raw, partition, num_clients, seed)
     if limit_test is not None and limit_test < len(raw.y_test):
         rows = stratified_choice(raw.y_test.numpy(), limit_test, numpy_generator(seed, "limit-test"))
