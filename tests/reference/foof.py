@@ -15,11 +15,12 @@ class Factor:
     Args:
         d: Columns of W.
         s: The settings by name.
+        kind: dense; or tokens or norm, whose A is a diagonal.
     """
 
-    def __init__(self, d: int, s: SimpleNamespace) -> None:
-        self.d, self.s = d, s
-        self.wide = s.max_rows is not None and d >= 4 * s.max_rows
+    def __init__(self, d: int, s: SimpleNamespace, kind: str = "dense") -> None:
+        self.d, self.s, self.kind = d, s, kind
+        self.wide = kind == "dense" and s.max_rows is not None and d >= 4 * s.max_rows
         self.batches: list[tuple[Array, int]] = []  # (A_s, rows), oldest first
         self.rests_on, self.dense, self.enough_rows = 0.0, False, False
         self.changed, self.urgent = False, False
@@ -29,7 +30,7 @@ class Factor:
 
     def start_from(self, A: Array) -> None:
         """Begin at A_0, which counts as `align` batches."""
-        self.start, self.enough_rows, self.dense = A, True, True
+        self.start, self.enough_rows, self.dense = A, self.kind != "tokens", True
 
     def update(self, X: Array, n: int, due: bool) -> None:
         """Take a batch's rows in."""
@@ -38,7 +39,8 @@ class Factor:
         self.changed, self.urgent = True, not self.enough_rows
         if self.s.ema == 0:
             self.batches, self.dense = [], False
-        self.batches.append((X.T @ X / n, len(X)))
+        A = X.T @ X / n
+        self.batches.append((A if self.kind == "dense" else np.diag(np.diag(A)), len(X)))
         self.seen += 1
         self.rests_on = self.s.ema * self.rests_on + len(X)
         rows = len(X) if self.wide else sum(R for _, R in self.batches)
@@ -49,6 +51,8 @@ class Factor:
             self.batches.pop(0)
         enough = self.dense and self.rests_on >= self.d
         self.enough_rows = enough or (self.enough_rows and self.s.ema > 0)
+        if self.kind != "dense":
+            self.dense, self.enough_rows = True, self.kind == "norm"
 
     def A(self, whole: bool = True) -> Array:
         """Return the mean of the batches that are kept, and of the start where there is one; its weights sum to 1."""
@@ -74,6 +78,11 @@ class Factor:
         return np.linalg.solve(A + delta * np.eye(self.d), G.T).T
 
 
+def factored(net: Network, s: SimpleNamespace) -> list[int]:
+    """Return the layers that have a factor: norm layers where `norms` says so."""
+    return [i for i, kind in enumerate(net.kinds) if kind != "norm" or s.norms == "diagonal"]
+
+
 def damping(A: Array, delta: float, mode: str) -> float:
     """Return the number that is added to the diagonal of A."""
     return delta if mode == "absolute" else max(delta * np.trace(A) / len(A), 1e-8)
@@ -91,7 +100,8 @@ class FOOF:
 
     def __init__(self, net: Network, s: SimpleNamespace, eta: float, start: list[Array]) -> None:
         self.net, self.s, self.eta = net, s, eta
-        self.factors = [Factor(place.shape[1], s) for place in net.places]
+        self.layers = factored(net, s)
+        self.factors = [Factor(net.places[i].shape[1], s, net.kinds[i]) for i in self.layers]
         for factor, A in zip(self.factors, start, strict=False):
             factor.start_from(A)
         self.M, self.k = np.zeros(net.d), 0
@@ -100,8 +110,8 @@ class FOOF:
     def step(self, theta: Array, x: Array, y: Array, shift: Array | float) -> Array:
         """Return theta after one step; `shift` joins the gradient."""
         g = self.net.gradient(theta, x, y) + shift + self.s.weight_decay * theta
-        step = np.empty_like(theta)
-        for place, factor, X in zip(self.net.places, self.factors, self.rows(theta, x, self.s.cov_images), strict=True):
+        step, places = g.copy(), [self.net.places[i] for i in self.layers]
+        for place, factor, X in zip(places, self.factors, self.rows(theta, x, self.s.cov_images), strict=True):
             factor.update(*X, due=self.k % self.s.cov_every == 0)
             factor.renew(due=self.k % self.every == 0)
             step[place] = factor.step(g[place])
@@ -113,7 +123,8 @@ class FOOF:
         """Return (X, n) of every layer; of a convolution over the `first` images."""
         x = x[:first] if self.net.kernel is not None else x
         images = self.net.kernel is not None and self.s.spatial == "sum"
-        return [(X, len(x) if images else len(X)) for X in self.net.run(theta, x)[1]]
+        rows = self.net.run(theta, x)[1]
+        return [(rows[i], len(x) if images else len(rows[i])) for i in self.layers]
 
     def mixing(self, theta: Array, x: Array) -> list[tuple[Array, float]]:
         """Return A and delta of every layer as the server mixes with them; theta is theta_i, x the local set."""
@@ -121,7 +132,8 @@ class FOOF:
         for factor, (X, n) in zip(self.factors, self.rows(theta, x), strict=True):
             assert factor.used is not None
             A, delta = factor.used
-            A = {"last": A, "ema": factor.A(), "own": factor.A(whole=False), "full_pass": X.T @ X / n}[s.mix_factor]
+            full = X.T @ X / n if factor.kind == "dense" else np.diag(np.diag(X.T @ X / n))
+            A = {"last": A, "ema": factor.A(), "own": factor.A(whole=False), "full_pass": full}[s.mix_factor]
             if s.mix_damping is not None or s.mix_factor != "last":
                 asked = s.damping if s.mix_damping is None else s.mix_damping
                 delta = damping(A, asked, s.damping_mode)

@@ -30,6 +30,7 @@ class Network:
     l2: float = 0.0
     kernel: tuple[int, int, int, int] | None = None
     places: list[NDArray[np.int64]] = field(init=False)
+    kinds: list[str] = field(init=False)
     d: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -40,7 +41,7 @@ class Network:
             column = start + np.arange(out if bias else 0).reshape(out, -1)
             start += column.size
             self.places.append(np.concatenate([weight, column], 1))
-        self.d = start
+        self.d, self.kinds = start, ["dense"] * len(self.places)
 
     def input_rows(self, x: Array) -> Array:
         """Return the first layer's inputs [B, in], or its patches [B T, in] in (channel, y, x) order."""

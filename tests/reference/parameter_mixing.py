@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from reference.foof import FOOF
+from reference.foof import FOOF, factored
 from reference.kfac import KFAC
 from reference.network import Array, probabilities
 from reference.newton import Newton
@@ -59,14 +59,15 @@ class FedPM(LocalNewton):
         if self.s.preconditioner == "kfac":
             return self.mixed_by_products(theta, ends)
         whole = [np.arange(self.p.net.d)[None]]
-        places = self.p.net.places if self.s.preconditioner == "foof" else whole
+        net = self.p.net
+        places = [net.places[i] for i in factored(net, self.s)] if self.s.preconditioner == "foof" else whole
         uploaded = {k: self.uploaded(k, *end) for k, end in ends.items()}
         self.share(uploaded)
-        target = theta.copy()
+        target = self.p.mean({k: own for k, (own, _) in ends.items()})
         for block, place in enumerate(places):
             P = {k: self.shrunk(*own[block]) for k, own in uploaded.items()}
             S2 = self.p.mean({k: (own - theta)[place] @ P[k] for k, (own, _) in ends.items()})
-            target[place] += np.linalg.solve(self.p.mean(P), S2.T).T
+            target[place] = theta[place] + np.linalg.solve(self.p.mean(P), S2.T).T
         return target
 
     def mixed_by_products(self, theta: Array, ends: dict[int, tuple[Array, KFAC]]) -> Array:

@@ -17,6 +17,7 @@ from reference import aligned, fedavg_variants, first_order, gradient_mixing, pa
 from reference.network import Array, Network
 from reference.product import CONFIGS, ROUNDS, Data, Settings, Task, flat, trained, vector
 from reference.rounds import Problem
+from reference.tokens import TokenNetwork
 
 SHAPES = {
     "mlp": [(12, 64, True), (8, 12, True), (10, 8, True)],
@@ -75,6 +76,10 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("fedpm", {"network": "wide conv", "cov_every": 1}),
     ("fedpm_paper", {"network": "wide conv", "spatial": "sum", "mix_factor": "full_pass"}),
     ("fedpm_paper", {"mix_damping": 0.1}),
+    ("fedpm", {"network": "tokens", **GRID, "cov_every": 2, "inv_every": 4, "mix_damping": 0.1}),
+    ("fedpm", {"network": "tokens", "norms": "diagonal", "mix_factor": "full_pass", "l2": 0.01}),
+    ("fedpm_aligned", {"network": "tokens", "norms": "diagonal", "cov_every": 2, "inv_every": 2, "max_rows": 16}),
+    ("local_newton", {"network": "tokens", "norms": "diagonal", "ema": 0.0, "cov_every": 3, "inv_every": 3}),
     ("convex/local_newton", {**HESSIAN, "line_search": True, "lr": 3.0}),
     ("convex/local_newton", {**HESSIAN, "momentum": 0.5, "weight_decay": 0.1, "inv_every": 2}),
     ("convex/local_newton", {**HESSIAN, "network": "small mlp", "l2": 1.0, "damping": 0.1, "lr": 0.1}),
@@ -125,7 +130,8 @@ def settings_of(file: str, changes: dict[str, Any], binary: str) -> Settings:
 def reference(settings: Settings) -> list[Array]:
     """Return theta after every round."""
     method, server = flat(settings.config["method"]), settings.config["server_optimizer"]
-    net = Network(SHAPES[settings.task.network], settings.task.l2, KERNELS.get(settings.task.network))
+    name, l2 = settings.task.network, settings.task.l2
+    net = TokenNetwork(l2) if name == "tokens" else Network(SHAPES[name], l2, KERNELS.get(name))
     problem = Problem(net, Data(settings.task.datamodule(), settings.work), settings.config["weighting"] == "size")
     name = method.pop("name")
     kind = next(getattr(part, name) for part in PARTS if hasattr(part, name))
