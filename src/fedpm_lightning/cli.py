@@ -81,23 +81,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[0] not in COMMANDS:
         print(f"error: there is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
-    module = COMMANDS[words[0]]
     sys.path.append(os.getcwd())  # a method of one's own may lie in the folder where the command is typed
     try:
-        if module in _CONFIGURED and (topics := topics_asked(words)) is not None:
-            return explain(words[0], topics)
-        if module in _CONFIGURED:
-            asked = check(words)
-            if asked is None:
-                return 2
-            if words[0] == "fit" and module not in sys.modules and not asked.print_options:
-                announce(asked)
-        # In a process of its own; in somebody else's, objects that are kept for good would be theirs.
-        run: Callable[[list[str]], int] = (load if argv is None else import_module)(module).main
-        return run(words if module == _TRAINING else words[1:])
+        code = run_command(words, alone=argv is None)
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:  # while the libraries were loading, or where a command has nothing to put in order
         print("interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def run_command(words: list[str], alone: bool) -> int:
+    """Run a command that there is, after its files, keys and names have been checked; return its exit code.
+
+    Args:
+        words: The command and its options.
+        alone: Whether the process is the command's own; in somebody else's, objects kept for good would be theirs.
+    """
+    module = COMMANDS[words[0]]
+    if module in _CONFIGURED:
+        topics = topics_asked(words)
+        if topics is not None:
+            return explain(words[0], topics)
+        asked = check(words)
+        if asked is None:
+            return 2
+        if words[0] == "fit" and module not in sys.modules and not asked.print_options:
+            announce(asked)
+    run: Callable[[list[str]], int] = (load if alone else import_module)(module).main
+    return run(words if module == _TRAINING else words[1:])
 
 
 def topics_asked(words: Sequence[str]) -> list[str] | None:

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("\n".join(file.read_text(encoding="utf-8") for file in chosen), end="")
         else:
             print("\n\n".join(listing(kind) for kind in KINDS))
-    except (ConfigurationError, OSError) as error:
+    except (ConfigurationError, PermissionError, FileExistsError, NotADirectoryError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -98,4 +98,5 @@ def copy(files: Iterable[Path], target: Path) -> str:
     for file, to in pairs:
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, to)
-    return f"copied {len(pairs)} files into {', '.join(sorted({str(to.parent) for _, to in pairs}))}"
+    number = "1 file" if len(pairs) == 1 else f"{len(pairs)} files"
+    return f"copied {number} into {', '.join(sorted({str(to.parent) for _, to in pairs}))}"

@@ -103,11 +103,12 @@ def test_a_class_of_ones_own_is_told_too(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "my_help_part.py").write_text(
-        'class Mine:\n    """Mine.\n\n    Args:\n        pull: How hard.\n    """\n\n'
+        "from fedpm_lightning.methods.base import Method\n\n\n"
+        'class Mine(Method):\n    """Mine.\n\n    Args:\n        pull: How hard.\n    """\n\n'
         "    def __init__(self, pull: float = 0.5): ...\n"
     )
     assert main(["fit", "--help", "my_help_part.Mine"]) == 0
-    assert ".pull 0.5\n        How hard. [float]" in capsys.readouterr().out
+    assert "  --model.method.pull 0.5\n        How hard. [float]" in capsys.readouterr().out
 
 
 def test_what_is_asked():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
@@ -106,3 +107,13 @@ def test_copies_lie_where_a_repository_has_them_and_overwrite_nothing(empty, cap
     mine.unlink()
     assert main(["configs", "--copy", "."]) == 0
     assert (empty / "configs" / "paper" / "epochs" / "50x10.yaml").is_file()
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(monkeypatch, capsys):
+    """`fedpm configs | head -1`: head leaves."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main(["configs"]) == 141
+    assert capsys.readouterr().err == ""

@@ -14,7 +14,7 @@ from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.every_key import every_key
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.keys import CLASSES
-from fedpm_lightning.configuration.names import choices, find_class
+from fedpm_lightning.configuration.names import choices, derives_from, find_class
 
 HEADS = {
     "fit": (
@@ -153,14 +153,24 @@ def of_key(name: str, columns: int) -> str:
 def of_class(path: str, columns: int) -> str:
     """Return a class's keys, each with its meaning at full length."""
     name = path.rpartition(".")[2]
-    takes = {key: choices(spec.modules, spec.base).values() if spec.base else () for key, spec in CLASSES.items()}
-    holders = [key for key, paths in takes.items() if path in paths or path == CLASSES[key].default]
+    holders = _holders(path)
     how = [f"  --{key}{'+' if CLASSES[key].many else ''} {name}" for key in holders]
-    rows = [_row(f"{next(iter(holders), '...')}.{key.name}", key, columns) for key in keys(path)]
+    start = f"{holders[0]}." if holders else ""
+    rows = [_row(f"{start}{key.name}", key, columns) for key in keys(path)]
     if takes_more(path):
         rows.append("  and others, which its source does not tell")
     head = textwrap.fill(f"{name} ({path}): {summary(path)}", columns)
     return "\n".join([head, "", *how, *(rows or ["  it has no keys"])]) + "\n"
+
+
+def _holders(path: str) -> list[str]:
+    """Return the keys that a class can be the value of; of one from outside, the first whose base it derives from."""
+    takes = {key: choices(spec.modules, spec.base).values() if spec.base else () for key, spec in CLASSES.items()}
+    listed = [key for key, paths in takes.items() if path in paths or path == CLASSES[key].default]
+    source = find_class(path)
+    based = {key: spec.base for key, spec in CLASSES.items() if spec.base}
+    fitting = [key for key, base in based.items() if source is not None and derives_from(source, base)]
+    return listed or fitting[:1]
 
 
 def _row(name: str, key: Key, columns: int) -> str:
