@@ -120,6 +120,13 @@ def test_the_hessian_round_and_numpy_find_the_same_parameters():
     assert figures["theta fedpm"] == pytest.approx(figures["theta numpy"], rel=1e-10)
 
 
+def test_the_table_of_a_gpu_has_its_rows_and_says_what_it_left_out(benchmark, quick_cnn, capsys):
+    first, second = benchmark("gpu", "--devices", "cpu", "--images", "200", "--rounds", "2", "--rows", "3")
+    assert [line[:3] for line in (first, second)] == [["CNN", "FedAvg", "cpu"], ["CNN", "FedPM", "cpu"]]
+    assert float(first[3]) > 0 and first[7] != second[7], "seconds; another method, another loss"
+    assert "left out: ResNet18 FedAvg on the cpu" in capsys.readouterr().out
+
+
 def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
     words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--pairs", "1")
     sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
