@@ -80,8 +80,7 @@ class ExportCLI(FedpmCLI):
         file: Path = self.wanted.output or run_dir / f"model{ENDINGS[kind]}"
         net: nn.Module = built.model.net.eval()
         write(kind, net, file, facts)
-        inputs = ", ".join(f"{key} {value}" for key, value in facts.items() if key.startswith("input"))
-        print(f"{file}: {type(net).__name__} after round {done} ({checkpoint.name}); {inputs or 'inputs unknown'}")
+        print(f"{file}: {type(net).__name__} after round {done} ({checkpoint.name}); {described(facts)}")
 
     def _run_subcommand(self, subcommand: str) -> None:
         return
@@ -116,6 +115,16 @@ def input_facts(run_dir: Path) -> dict[str, str]:
     except (OSError, ValueError):
         facts = None
     return {f"input_{key}": json.dumps(value) for key, value in (facts or {}).items() if value is not None}
+
+
+def described(facts: dict[str, str]) -> str:
+    """Say in words what the network takes."""
+    if "input_shape" not in facts:
+        return "the run does not say what its inputs are"
+    text = f"inputs {facts['input_shape']} of {json.loads(facts['input_dtype'])}"
+    mean, std = (json.loads(facts.get(f"input_{key}", "[]")) for key in ("mean", "std"))
+    scale = ", ".join(f"{m:.4g} and {s:.4g}" for m, s in zip(mean, std, strict=True))
+    return f"{text}, normalised by mean and deviation {scale}" if scale else text
 
 
 def write(kind: str, net: nn.Module, file: Path, facts: dict[str, str]) -> None:

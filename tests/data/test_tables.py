@@ -59,6 +59,14 @@ def test_numbers_are_standardised_and_words_become_indicators(read, folder):
     assert data.groups.tolist() == [1, 0, 1, 0, 2, 2]
 
 
+def test_a_run_on_some_of_the_clients_is_tested_on_theirs():
+    found = from_frames(TRAIN, TEST.assign(town=["c", "a"]), label="paid", clients="town")
+    assert found.client_names == ("a", "b", "c")
+    assert found.groups.tolist() == [1, 0, 1, 0, 2, 2] and found.test_groups.tolist() == [2, 0]
+    with pytest.raises(BrokenDataError, match="test part: column town has no value in row 1"):
+        from_frames(TRAIN, TEST.assign(town=["c", None]), label="paid", clients="town")
+
+
 def test_columns_by_name_and_a_file_alone(read, folder):
     data = read(folder / "train.csv", label_column="job", input_columns=("member", "age"))
     assert data.x_train.shape == (6, 2) and len(data.y_test) == 0

@@ -78,6 +78,14 @@ def test_eight_runs_stopped_in_the_middle_and_gone_on_with(sweep, sweep_file, gr
     assert main(["compare", str(folder.path)]) == 0 and "(2)" in capsys.readouterr().out
 
 
+def test_workers_find_a_method_in_the_folder_of_the_command(sweep, sweep_file, tmp_path):
+    (tmp_path / "swept.py").write_text("from fedpm_lightning.methods import FedAvg\n\n\nclass Swept(FedAvg): ...\n")
+    parameters = {"model.method": {"value": "swept.Swept"}, "rounds": {"value": 1}, "model.local_epochs": {"value": 1}}
+    folder = SweepFolder(tmp_path / "s")
+    assert sweep(sweep_file(parameters), "--folder", folder.path) == 0
+    assert [folder.summary(point)["method"] for point in folder.read_points()] == ["Swept"]
+
+
 def test_a_typo_stops_before_the_first_run(sweep, sweep_file, grid, tmp_path, capsys):
     for key, value, told in (
         ("data.partition.alhpa", 0.1, "alhpa"),

@@ -185,6 +185,26 @@ def numbered(ids: Sequence[Any], place: str) -> Tensor:
     return torch.from_numpy(np.unique(found, return_inverse=True)[1].astype(np.int64))
 
 
+def with_clients(data: ArraySet, groups: Sequence[Any], tests: Sequence[Any] | None, place: str) -> ArraySet:
+    """Return a set that names the client of each training sample and, where the source does, of each test sample.
+
+    Args:
+        data: The set.
+        groups: Client ids or names of the training samples, [n].
+        tests: Those of the test samples [m]; a client has one number in both parts.
+        place: What errors name.
+
+    Raises:
+        BrokenDataError: If one is missing.
+    """
+    both = [*groups, *(tests or ())]
+    ids = numbered(both, place)
+    written = dict(zip(ids.tolist(), both, strict=True))
+    names = () if all(str(name).isdecimal() for name in both) else (str(written[k]) for k in sorted(written))
+    test_groups = None if tests is None else ids[len(groups) :]
+    return replace(data, groups=ids[: len(groups)], test_groups=test_groups, client_names=tuple(names))
+
+
 def check_memory(shape: Sequence[int], itemsize: int, cause: str) -> None:
     """Refuse an array whose size a file decides before anything tries to allocate it.
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes, numbered
+from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes, with_clients
 from fedpm_lightning.data.augment import Normalise
 from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 
@@ -114,12 +114,9 @@ def _by_name(parts: Mapping[str, Any], place: str) -> ArraySet:
     data = array_set([parts[name] for name in PARTS if name in parts], place)
     if parts.get("groups") is None:
         return data
-    groups, tests = (np.asarray(parts.get(key, [])).tolist() for key in ("groups", "test_groups"))
-    ids = numbered([*groups, *tests], f"{place}, groups")  # a client has one number in both parts
-    written = dict(zip(ids.tolist(), [*groups, *tests], strict=True))
-    names = () if all(str(name).isdecimal() for name in written.values()) else (written[k] for k in sorted(written))
-    test_groups = ids[len(groups) :] if "test_groups" in parts else None
-    return replace(data, groups=ids[: len(groups)], test_groups=test_groups, client_names=tuple(map(str, names)))
+    tests = parts.get("test_groups")
+    tests = None if tests is None else np.asarray(tests).tolist()
+    return with_clients(data, np.asarray(parts["groups"]).tolist(), tests, f"{place}, groups")
 
 
 def stacked(dataset: Any) -> tuple[Tensor, Tensor]:

@@ -150,6 +150,8 @@ def _rows(source: str, parts: Mapping[str, Any], column: str, label: str, client
     named |= dict(zip(("y_train", "y_test"), y, strict=False))
     if clients is not None:
         named["groups"] = np.asarray(parts["train"][clients])
+        if "test" in parts and clients in parts["test"].column_names:
+            named["test_groups"] = np.asarray(parts["test"][clients])
     return checked(array_set(named, source), source)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpm_lightning.data.arrays import ArraySet, DataRequest, numbered
+from fedpm_lightning.data.arrays import ArraySet, DataRequest, with_clients
 from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
 
 Frame: TypeAlias = Any  # pandas.DataFrame: pandas is imported where a table is read
@@ -90,7 +90,7 @@ def from_frames(
         test: The test part, with the same columns; None for none.
         label: The column of classes: numbers or words, numbered in sorted order.
         inputs: The columns of inputs; None: all but the label and the clients.
-        clients: The column that says which client a sample belongs to, or None.
+        clients: The column that says which client a sample belongs to, or None; the test part may lack it.
         place: What errors name.
 
     Raises:
@@ -101,23 +101,27 @@ def from_frames(
     if label is None:
         raise BrokenDataError(f"{place}: say which column holds the classes (data.label_column): {', '.join(names)}")
     chosen = [name for name in names if name not in (label, clients)] if inputs is None else list(inputs)
-    wanted = [label, *chosen, *([clients] if clients else [])]
+    # Where the parts' columns differ, `datasets` fills one up with missing values.
+    owners = None if test is None or clients not in test.columns or test[clients].isna().all() else test[clients]
     for part, frame in zip(("training", "test"), parts, strict=False):
-        needed = wanted if part == "training" else [label, *chosen]  # nobody asks who holds a test sample
-        _check_columns(frame, needed, f"{place}, {part} part")
+        asked = [clients] if clients is not None and (part == "training" or owners is not None) else []
+        _check_columns(frame, [label, *chosen, *asked], f"{place}, {part} part")
     y, classes = classes_of([frame[label].to_numpy() for frame in parts], f"{place}, column {label}")
     x, kinds = _encoded(parts, chosen, place)
     log.info("%s: %s, %d inputs; classes %s", place, kinds, x[0].shape[1], ", ".join(map(str, classes[:20])))
     x, y = [torch.from_numpy(part) for part in x], [torch.from_numpy(part) for part in y]
-    return ArraySet(
+    data = ArraySet(
         x_train=x[0],
         y_train=y[0],
         x_test=x[1] if test is not None else x[0][:0],
         y_test=y[1] if test is not None else y[0][:0],
         num_classes=len(classes),
-        groups=numbered(train[clients].tolist(), f"{place}, column {clients}") if clients else None,
         follows_precision=True,
     )
+    if clients is None:
+        return data
+    tests = None if owners is None else owners.tolist()
+    return with_clients(data, train[clients].tolist(), tests, f"{place}, column {clients}")
 
 
 def _check_columns(frame: Frame, wanted: Sequence[str], place: str) -> None:
