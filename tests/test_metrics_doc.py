@@ -14,6 +14,7 @@ import pytest
 from fedpm_lightning import callbacks as package
 from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.report.metrics import find_metric
 from metric_probe import Probe
 
 SMALL = ("--data.limit_train", "300", "--model.local_epochs", "1", "--data.eval_batch_size", "100")
@@ -91,6 +92,12 @@ def test_a_convex_run_has_no_key_without_a_row(fedpm, tiny_libsvm, page):
     assert run.code == 0 and {"opt/gap", "opt/distance", "opt/grad_norm"} <= set(run.rows[0])
     assert set(run.rows[0]) <= keys_of(page, "Columns of metrics.csv")
     assert set(run.summary) <= keys_of(page, "Keys of summary.json")
+
+
+def test_what_a_text_is_measured_by_has_a_row_and_a_direction(page):
+    """The run itself is in tests/test_configs.py."""
+    names = {"val/perplexity", "test/perplexity"}
+    assert names <= keys_of(page, "Columns of metrics.csv") and {find_metric(name).better for name in names} == {"min"}
 
 
 def test_a_run_with_faults_that_diverges_has_no_key_without_a_row(quickstart, page):
