@@ -12,6 +12,8 @@ import torch
 from benchmarks import hessian_round, measure, round_cost
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fedpm_lightning.models import CNN
+
 BARE = "bare loop"
 
 
@@ -125,6 +127,16 @@ def test_the_table_of_a_gpu_has_its_rows_and_says_what_it_left_out(benchmark, qu
     assert [line[:3] for line in (first, second)] == [["CNN", "FedAvg", "cpu"], ["CNN", "FedPM", "cpu"]]
     assert float(first[3]) > 0 and first[7] != second[7], "seconds; another method, another loss"
     assert "left out: ResNet18 FedAvg on the cpu" in capsys.readouterr().out
+
+
+def test_a_clients_round_is_told_by_part_with_the_hours_of_the_cell(benchmark, capsys, monkeypatch):
+    module = importlib.import_module("benchmarks.resnet_client")
+    monkeypatch.setattr(module, "ResNet18", lambda num_classes: CNN(num_classes=num_classes, image_size=16))
+    costs = benchmark("resnet_client", "--batch", "2", "--image", "16")
+    assert {"forward and backward", "observing", "factorising", "solving"} <= costs.seconds.keys()
+    assert costs.every_step, "two samples are fewer rows than a dense layer has columns"
+    told = capsys.readouterr().out
+    assert "FedPM, a client" in told and "h on one such core" in told and "An estimate" in told
 
 
 def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):

@@ -1,0 +1,142 @@
+"""A client's round of FedPM on ResNet-18 by part: CPU seconds and megabytes, and the hours of the paper's cell.
+
+    python -m benchmarks.resnet_client
+
+Every part is measured for a step or two at the size of CIFAR-100's setting and multiplied by how often it runs there: a
+layer whose A rests on fewer than d rows is observed and factorised at every step, the others at every `cov_every`-th
+and `inv_every`-th.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from benchmarks.foof_steps import layer_inputs
+from benchmarks.measure import report, table
+from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.curvature.factor import RunningFactor
+from fedpm_lightning.curvature.hooks import observe_rows
+from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.models import ResNet18
+from fedpm_lightning.preconditioners import Foof
+from fedpm_lightning.server.mixing import RunningPreconditionedMix
+
+ROUNDS, CLIENTS, EPOCHS, SAMPLES = 100, 10, 5, 4_500
+"""The paper's cell, and the mean client's training samples where a tenth is held out."""
+
+
+@dataclass
+class Costs:
+    """CPU seconds of one client's round by part, and its megabytes.
+
+    Attributes:
+        seconds: Part -> seconds.
+        megabytes: Part -> MB of the upload.
+        every_step: Names of the layers that are observed and factorised at every step.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    megabytes: dict[str, float] = field(default_factory=dict[str, float])
+    every_step: list[str] = field(default_factory=list[str])
+
+    def add(self, part: str, seconds: float) -> None:
+        """Add to a part."""
+        self.seconds[part] = self.seconds.get(part, 0.0) + seconds
+
+
+def cpu(work: Callable[[], object], repeats: int = 1) -> float:
+    """Return the CPU seconds of one run of `work`."""
+    start = time.process_time()
+    for _ in range(repeats):
+        work()
+    return (time.process_time() - start) / repeats
+
+
+def of_layer(layer: Layer, x: Tensor, W: Tensor, foof: Foof, steps: int, costs: Costs) -> None:
+    """Measure one layer: its factor at the client, and its mixing at the server."""
+    factor = RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows)
+    start = time.process_time()
+    factor.update(observe_rows(x, layer))
+    observe = time.process_time() - start
+    P = factor.preconditioner(foof.damping, foof.damping_mode)
+    factorise, solve = cpu(P.factorise), cpu(lambda: P.solve(W))
+    always = not factor.enough_rows
+    costs.every_step += [layer.name] if always else []
+    costs.add("observing", observe * steps / (1 if always else foof.cov_every))
+    costs.add("factorising", factorise * steps / (1 if always else foof.inv_every))
+    costs.add("solving", solve * steps)
+    message = P.message()
+    kind = "factors of layers with few rows" if always else "other factors"
+    costs.megabytes[kind] = costs.megabytes.get(kind, 0.0) + message.wire_bytes / 1e6
+    mix = RunningPreconditionedMix(layer.name, W)
+    costs.add("server: sums of a client", cpu(lambda: mix.add(1.01 * W, message, 1.0)))
+    costs.add("server: solving, a tenth of a round's", cpu(mix.finish) / CLIENTS)
+
+
+def measure(batch: int = 64, image: int = 32) -> Costs:
+    """Measure a client's round.
+
+    Args:
+        batch: Samples a step.
+        image: Height and width.
+    """
+    torch.manual_seed(0)
+    model, foof, steps = LocalModel(ResNet18(num_classes=100), Objective()), Foof(), EPOCHS * -(-SAMPLES // batch)
+    data = torch.randn(batch, 3, image, image), torch.arange(batch) % 100
+    sgd = SGD(model.params.values(), lr=1e-3)
+    costs = Costs()
+    model.gradient(data)
+    costs.add("forward and backward", cpu(lambda: model.gradient(data), 2) * steps)
+    costs.add("plain step", cpu(sgd.step, 2) * steps)
+    costs.megabytes["parameters"] = sum(p.numel() for p in model.params.values()) * 4 / 1e6
+    inputs = layer_inputs(model, data)
+    for layer in model.layers:
+        W = layer.matrix({name: p.detach() for name, p in model.params.items()})
+        of_layer(layer, inputs.pop(layer.name), W, foof, steps, costs)
+    return costs
+
+
+def speed() -> float:
+    """Return this core's float32 GFLOP/s in a product of 2,048 x 2,048 matrices."""
+    a = torch.randn(2048, 2048)
+    return 2 * 2048**3 / cpu(lambda: a @ a, 2) / 1e9
+
+
+def main(argv: Sequence[str] | None = None) -> Costs:
+    """Measure and print the tables; return the figures."""
+    parser = argparse.ArgumentParser("python -m benchmarks.resnet_client", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--image", type=int, default=32)
+    parser.add_argument("--json", help="write the raw figures to this file")
+    parser.add_argument("--markdown", metavar="FOLDER", help="write the tables to a dated file in this folder")
+    given = parser.parse_args(argv)
+    torch.set_num_threads(1)
+    costs = measure(given.batch, given.image)
+    plain = costs.seconds["forward and backward"] + costs.seconds["plain step"]
+    lines = [[part, f"{s:.1f}", f"{s / plain:.2f}"] for part, s in costs.seconds.items()]
+    whole = sum(costs.seconds.values()) - costs.seconds["plain step"]
+    lines += [["FedAvg, a client", f"{plain:.1f}", "1.00"], ["FedPM, a client", f"{whole:.1f}", f"{whole / plain:.2f}"]]
+    text = table(["a client's round", "CPU s", "/ FedAvg's"], lines)
+    text += "\n\n" + table(["upload", "MB"], [[part, f"{mb:.1f}"] for part, mb in costs.megabytes.items()])
+    hours, flops = ROUNDS * CLIENTS * whole / 3600, speed()
+    text += (
+        f"\n\nobserved and factorised at every step: {', '.join(costs.every_step) or 'none'}\n"
+        f"{ROUNDS} rounds of {CLIENTS} clients: {hours:.0f} h on one such core, {hours / 2:.0f} h on two.\n"
+        f"An estimate, no measurement: a GPU that sustains 10 TFLOP/s in float32, beside the {flops:.0f} GFLOP/s of "
+        f"this core, would take {hours * flops / 1e4:.1f} h"
+    )
+    title = f"resnet_client, batch {given.batch}, {EPOCHS} epochs of {SAMPLES} images of {given.image} x {given.image}"
+    report(title, text, [costs.seconds, costs.megabytes], given.json, given.markdown)
+    return costs
+
+
+if __name__ == "__main__":
+    main()
