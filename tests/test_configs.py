@@ -23,7 +23,7 @@ ALL = sorted(path.relative_to(CONFIGS).as_posix() for path in CONFIGS.rglob("*.y
 NETWORK_METHODS = sorted(path.stem for path in (CONFIGS / "method").glob("*.yaml"))
 METHOD_FILES = sorted(path.relative_to(CONFIGS).as_posix() for path in (CONFIGS / "method").rglob("*.yaml"))
 CONVEX = sorted(path.stem for path in (CONFIGS / "method" / "convex").glob("*.yaml"))
-IMAGES = ("cifar10_cnn.yaml", "cifar100_resnet18.yaml")
+IMAGES = ("cifar10_cnn.yaml", "cifar10_vit.yaml", "cifar100_resnet18.yaml")
 
 
 def leaves(tree, path=""):

@@ -17,6 +17,9 @@ from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.configuration.names import arguments
 
+EXTRAS = {"timm": "timm"}
+"""Libraries whose classes a configuration may name, and the extra that installs them."""
+
 
 class ShortErrorParser(LightningArgumentParser):
     """A parser whose errors are a few lines that name the file, instead of the whole usage text."""
@@ -29,10 +32,17 @@ class ShortErrorParser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Print the message and where the key stands; leave with exit code 2."""
         sys.stderr.write(
-            f"error: {_place(message, self.composed)}{required(shorten(message), self.composed)}\n"
+            f"error: {_place(message, self.composed)}{required(shorten(message), self.composed)}{_extra(message)}\n"
             f"fedpm {self.command} --help lists the keys\n"
         )
         raise SystemExit(2)
+
+
+def _extra(message: str) -> str:
+    """Return how to install the library that a message misses, where an extra does."""
+    missing = re.search(r"No module named '(\w+)", message)
+    extra = EXTRAS.get(missing[1]) if missing else None
+    return f"; install it with: pip install 'fedpm-lightning[{extra}]'" if extra else ""
 
 
 def _place(message: str, composed: Composition | None) -> str:
