@@ -30,6 +30,7 @@ SGD_MIX = ("lr", "mix_damping")
 # lr over damping of 1/30 and a mixing damping of a tenth of it, as far as they go together
 LADDER: list[tuple[float, ...]] = [(0.03, 1), (0.1, 3), (0.3, 10), (1.0, 30)]
 MIXED_LADDER = [(lr, damping, damping / 10) for lr, damping in LADDER]
+ALIGNED = ("preconditioner.align=20", "preconditioner.max_rows=null")
 # name -> (file, keys, fixed overrides, the four points)
 METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float, ...]]]] = {
     "fedavg": ("fedavg", ("lr",), (), [(0.05,), (0.1,), (0.2,), (0.3,)]),
@@ -38,18 +39,20 @@ METHODS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], list[tuple[float
     "scaffold": ("scaffold", ("lr",), (), [(0.01,), (0.02,), (0.05,), (0.1,)]),
     "fedadam": ("fedadam", ("lr", "server_lr"), (), [(0.1, 0.003), (0.1, 0.01), (0.1, 0.03), (0.2, 0.01)]),
     "local_newton": ("local_newton", SECOND, (), LADDER),
-    "fedpm": ("fedpm", MIXED, (), MIXED_LADDER),
-    "fedpm_aligned": ("fedpm_aligned", MIXED, (), MIXED_LADDER),
+    "fedpm": ("fedpm_unaligned", MIXED, (), MIXED_LADDER),
+    "fedpm_aligned": ("fedpm", MIXED, ALIGNED, MIXED_LADDER),
     # the remaining cells of the 2 x 2
     "local_newton_aligned": (
-        "local_newton", SECOND, ("preconditioner.align=20", "preconditioner.max_rows=null"), LADDER,
+        "local_newton", SECOND, ALIGNED, LADDER,
     ),
-    "sgd_mix": ("fedpm", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)]),
+    "sgd_mix": (
+        "fedpm_unaligned", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
+    ),
     "sgd_mix_aligned": (
-        "fedpm_aligned", SGD_MIX, ("preconditioner.local_step=sgd",), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
+        "fedpm", SGD_MIX, (*ALIGNED, "preconditioner.local_step=sgd"), [(0.03, 1), (0.1, 3), (0.1, 10), (0.1, 100)],
     ),
     # aligned steps, but every client's own factor, without the shared start, in the mixing; on seed 0 alone
-    "fedpm_aligned_own": ("fedpm_aligned", MIXED, ("mix_factor=own",), MIXED_LADDER),
+    "fedpm_aligned_own": ("fedpm", MIXED, (*ALIGNED, "mix_factor=own"), MIXED_LADDER),
 }  # fmt: skip
 LABELS = {
     "fedavg": "FedAvg",

@@ -50,7 +50,7 @@ def test_method_files_train_digits_and_go_on_bit_for_bit(quickstart, name):
 @pytest.mark.parametrize("name", sorted(n for n in ALL if n.startswith("message/")))
 def test_message_files_train_aligned_fedpm_on_fewer_bytes_and_go_on_bit_for_bit(quickstart, name):
     run = torn_and_gone_on(
-        quickstart, "--config", "configs/method/fedpm_aligned.yaml", "--config", f"configs/{name}",
+        quickstart, "--config", "configs/method/fedpm.yaml", "--config", f"configs/{name}",
         "--model.local_epochs", "1", "--data.participation", "0.7",
     )  # fmt: skip
     assert run.summary["final"]["test/loss"] < run.summary["initial"]["test/loss"]
@@ -216,7 +216,7 @@ SMALL_TEXT = ("--data.num_clients", "3", "--data.clients_per_round", "2", "--mod
               "--model.net.width", "16", "--model.net.mlp_width", "16", "--data.limit_test", "50")  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["fedpm_aligned"])
+@pytest.mark.parametrize("method", ["fedpm"])
 def test_the_text_config_trains_and_goes_on_bit_for_bit(fedpm, tiny_play, tmp_path, method):
     """Next characters by role: perplexity is a column, a figure to compare by, and what callbacks may watch."""
     watch = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/perplexity"]

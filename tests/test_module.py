@@ -97,7 +97,7 @@ def test_a_run_leaves_one_row_a_round_and_its_files(quickstart):
     assert {"best.ckpt", "last.ckpt", "round-000003.ckpt", "round-000003.json"} <= kept
     assert (run.folder / "partition.json").is_file()
     config = yaml.safe_load((run.folder / "config.yaml").read_text())
-    assert config["model"]["method"]["init_args"]["mix_damping"] == 1.0
+    assert config["model"]["method"]["init_args"]["mix_damping"] == 0.3
     assert config["trainer"]["max_epochs"] == 3
 
 

@@ -117,4 +117,5 @@ def test_a_mix_factor_that_the_preconditioner_has_not_is_refused():
 
 
 def test_the_default_is_foof_at_its_defaults():
-    assert vars(FedPM().preconditioner) == vars(Foof()) and type(LocalNewton().preconditioner) is Foof
+    assert vars(LocalNewton().preconditioner) == vars(Foof())
+    assert vars(FedPM().preconditioner) == {**vars(Foof()), "align": 20.0}, "and FedPM aligns it"

@@ -113,7 +113,7 @@ def test_another_experiment_is_refused_and_a_longer_one_is_not(quickstart, capsy
     run = quickstart(*SETTINGS, "--rounds", "1")
     for words, key in (
         (("--seed_everything", "1"), "seed_everything: 0 in the checkpoint, 1 now"),
-        (("--model.method.lr", "0.2"), "model.method.init_args.lr: 0.3 in the checkpoint, 0.2 now"),
+        (("--model.method.lr", "0.2"), "model.method.init_args.lr: 0.1 in the checkpoint, 0.2 now"),
         (("--data.partition.alpha", "1.0"), "data.partition.init_args.alpha"),
         (method("fedavg"), "model.method: 'fedpm_lightning.methods"),
     ):

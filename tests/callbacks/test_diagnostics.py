@@ -54,7 +54,8 @@ FIGURES = (
 @pytest.fixture(scope="module")
 def corrected():
     """FedPM with a first pass over the cohort (its messages are no updates), here and there dense and low-rank."""
-    return ("--model.method.correction", "gradient", "--model.method.mix_damping", "0.1", *SHORT)
+    unaligned = ("--model.method.preconditioner.align", "0")
+    return ("--model.method.correction", "gradient", "--model.method.mix_damping", "0.1", *unaligned, *SHORT)
 
 
 @pytest.fixture

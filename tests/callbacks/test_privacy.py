@@ -17,7 +17,7 @@ from test_ranks import TWO, distance, finish, ranks, state
 pytest.importorskip("dp_accounting", reason="epsilon needs the privacy extra")
 
 PRIVATE = ("--config", "configs/privacy.yaml", "--model.local_epochs", "1", "--data.partition", "iid")
-METHODS = ("fedavg", "fedpm")
+METHODS = ("fedavg", "fedpm_unaligned")
 
 
 def private(method):
@@ -33,7 +33,7 @@ def test_it_goes_on_bit_for_bit_and_epsilon_is_one_for_all(quickstart, method, c
     assert spent == pytest.approx([epsilon(4.0, t, 10, 5, delta, "replace_one") for t in (1, 2)], rel=1e-12)
     assert float(run.rows[0]["privacy/delta"]) == pytest.approx(delta)
     assert 0 <= float(run.rows[0]["privacy/clipped"]) <= 1
-    assert ("privacy/clipped_factors" in run.rows[0]) == (method == "fedpm")
+    assert ("privacy/clipped_factors" in run.rows[0]) == (method == "fedpm_unaligned")
     assert f"epsilon {spent[1]:.4g} at delta" in capsys.readouterr().out
 
 
@@ -84,10 +84,10 @@ MEDIAN = "--trainer.callbacks+=fedpm_lightning.callbacks.CoordinateMedian"
         ("fedavg", ("--model.weighting", "size"), "set --model.weighting uniform"),
         ("scaffold", (), "SCAFFOLD mixes by other sums"),
         ("fednova", (), "FedNova mixes by other sums"),
-        ("fedpm_aligned", (), "FedPM mixes by other sums"),
-        ("fedpm", ("--model.method.mix_off_diagonal", "0.9"), "FedPM mixes by other sums"),
-        ("fedpm", ("--model.method.correction", "gradient"), "first pass of FedPM: set correction none"),
-        ("fedpm", ("--trainer.callbacks.factor_clip", "null"), "give factor_clip, their largest norm"),
+        ("fedpm", (), "FedPM mixes by other sums"),
+        ("fedpm_unaligned", ("--model.method.mix_off_diagonal", "0.9"), "FedPM mixes by other sums"),
+        ("fedpm_unaligned", ("--model.method.correction", "gradient"), "first pass of FedPM: set correction none"),
+        ("fedpm_unaligned", ("--trainer.callbacks.factor_clip", "null"), "give factor_clip, their largest norm"),
         ("fedavg", ("--model.net", f"{__name__}.BatchNorm"), "--model.buffer_policy local or freeze"),
         (
             "fedavg",

@@ -214,7 +214,7 @@ def test_aligned_local_newton_sends_its_factors_smaller_too():
 
 
 def test_a_diagonal_travels_as_it_is_in_every_round():
-    make = lambda: FedPM(0.1, preconditioner=Diagonal(damping=30.0))  # noqa: E731
+    make = lambda: FedPM(0.1, mix_damping=30.0, preconditioner=Diagonal(damping=30.0))  # noqa: E731
     plain, run = rounds(make()), rounds(make(), Message(factors="int8", factors_every=2))
     for _ in range(2):
         plain.step(), run.step()

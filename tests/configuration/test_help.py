@@ -75,9 +75,9 @@ def test_the_keys_of_a_class_are_its_arguments_with_their_defaults_and_have_a_me
     [
         (["method"], ["--model.method (needed)", "  FedPM ", "  FedAvg ", "class of your own"]),
         (["model.net"], ["  ResNet18 "]),
-        (["FedPM"], ["--model.method FedPM", "--model.method.mix_damping 1.0", "[float or null]"]),
+        (["FedPM"], ["--model.method FedPM", "--model.method.mix_damping 0.3", "[float or null]"]),
         (["method", "fedpm"], ["--model.method.preconditioner null"]),
-        (["preconditioner", "Foof"], ["--model.method.preconditioner.damping 10.0"]),
+        (["preconditioner", "Foof"], ["--model.method.preconditioner.damping 3.0"]),
         (["data.partition.alpha", "x"], None),
         (["Dropouts"], ["--trainer.callbacks+ Dropouts", "--trainer.callbacks.rate (needed)"]),
         (["local_epochs"], ["--model.local_epochs 5", "[int or null]"]),

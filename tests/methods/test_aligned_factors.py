@@ -226,7 +226,7 @@ def _without_errors(gradient, batch, observe=(), errors=False):
         ({"align": -1.0}, "at least 0"),
         ({"align": math.nan}, "at least 0"),
         ({"align": 5.0, "ema": 0.0}, "ema 0"),
-        ({"mix_factor": "own"}, "leaves out the start"),
+        ({"mix_factor": "own", "align": 0.0}, "leaves out the start"),
         ({"mix_factor": "own", "align": math.inf}, "leaves out the start"),
         ({"local_step": "adam"}, "preconditioned or sgd"),
         ({"mix_off_diagonal": 1.5}, r"\[0, 1\]"),
@@ -241,3 +241,13 @@ def test_what_has_no_effect_is_refused(arguments, said):
 def test_plain_steps_need_the_mixing_that_their_factors_are_for():
     with pytest.raises(ValueError, match="use FedPM, or FedAvg"):
         LocalNewton(preconditioner=Foof(local_step="sgd"))
+
+
+@pytest.mark.parametrize(("method", "batches"), [(FedPM, 20.0), (LocalNewton, 0.0)])
+def test_a_method_aligns_factors_that_do_not_say_it(method, batches):
+    said_nothing = Foof()
+    assert method(preconditioner=said_nothing).preconditioner.align == batches
+    assert said_nothing.align == 0.0, "one object may serve several methods"
+    assert method(preconditioner=Foof(align=3.0)).preconditioner.align == 3.0
+    assert method(preconditioner=Foof(align=0.0)).preconditioner.align == 0.0
+    assert method(preconditioner=Foof(ema=0.0)).preconditioner.align == 0.0, "which would forget the start"

@@ -57,7 +57,7 @@ def test_a_run_evaluates_where_the_method_says(quickstart, monkeypatch):
 
     words = ("--config", "configs/method/fedexp.yaml", "--rounds", "2", "--model.local_epochs", "1")
     plain = quickstart(*words, folder="plain")
-    monkeypatch.setattr(FedExP, "evaluated", zeros)
+    monkeypatch.setattr(FedExP, "evaluation_params", zeros)
     run = quickstart(*words, folder="zeros")
     assert [float(row["test/loss"]) for row in run.rows] == pytest.approx([math.log(10)] * 2, rel=1e-6)
     assert [row["train/loss"] for row in run.rows] == [row["train/loss"] for row in plain.rows]

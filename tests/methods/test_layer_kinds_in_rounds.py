@@ -166,7 +166,7 @@ def test_torchs_fused_attention_says_why_it_cannot_be_stacked() -> None:
 
 def test_a_weight_that_is_used_functionally_trains_plainly() -> None:
     clients = token_clients()
-    run = Rounds(FedPM(preconditioner=Foof(damping=1.0)), Borrowed().double(), clients)
+    run = Rounds(FedPM(lr=0.3, preconditioner=Foof(damping=1.0)), Borrowed().double(), clients)
     run.federation.set_up(len(clients), clients[0].x[:2])
     assert "used outside of its layer: embedding.weight" in run.federation.rules[0]
     start = run.theta

@@ -20,6 +20,8 @@ class LocalNewton(Method):
 
     def __init__(self, problem: Problem, s: SimpleNamespace) -> None:
         super().__init__(problem, s)
+        if getattr(s, "align", 0.0) is None:
+            s.align = 20.0 if isinstance(self, FedPM) and s.ema else 0.0
         self.shared: list[Array] = []
 
     def train(self, round: int, k: int, theta: Array, shift: Array | float = 0.0) -> tuple[Array, Any]:

@@ -47,7 +47,7 @@ def rounds(method, hooks=(), net=None, clients=None, **options):
         (lambda: FedAvg(0.1), False),
         (lambda: PSGD(0.1), False),
         (lambda: LocalNewton(0.1), False),
-        (lambda: FedPM(0.1, preconditioner=Foof(damping=1.0)), False),
+        (lambda: FedPM(0.1, preconditioner=Foof(damping=1.0, align=0.0)), False),
         (lambda: FedPM(1.0, preconditioner=Hessian(damping=0.1), mix_damping=None), True),
         (lambda: FedPM(1.0, preconditioner=Diagonal(damping=0.1), mix_damping=None), True),
     ],
@@ -186,7 +186,7 @@ class Still(Schedule):
         return 1e-12
 
 
-@pytest.mark.parametrize("make", [lambda: FedAvg(0.1), lambda: FedPM(0.1, preconditioner=Foof(damping=1.0))])
+@pytest.mark.parametrize("make", [lambda: FedAvg(0.1), lambda: FedPM(0.1, preconditioner=Foof(damping=1.0, align=0.0))])
 def test_noise_follows_from_seed_and_round_alone(make):
     def noised(seed, steps=1):
         hook = DifferentialPrivacy(clip=1.0, noise_multiplier=1.0, factor_clip=1.0)
@@ -204,7 +204,7 @@ def test_noise_follows_from_seed_and_round_alone(make):
 def test_two_noised_sums_together_are_one_of_the_same_multiplier(share):
     """1/z^2 = (C_A/sigma_A)^2 + (C/sigma)^2, and sigma_A has its share of it."""
     hook = DifferentialPrivacy(clip=0.7, noise_multiplier=1.5, factor_clip=3.0, factor_share=share)
-    rounds(FedPM(0.1, preconditioner=Foof(damping=1.0)), [hook]).step()
+    rounds(FedPM(0.1, preconditioner=Foof(damping=1.0, align=0.0)), [hook]).step()
     moves, factors = hook.aggregator._moves._bound, hook.aggregator._factors._bound
     precisions = (factors.clip / factors.noise) ** 2, (moves.clip / moves.noise) ** 2
     assert (factors.clip, moves.clip) == (3.0, 0.7) and sum(precisions) == pytest.approx(1.5**-2, rel=1e-12)

@@ -28,7 +28,7 @@ PARAMS = {
     "model.method": "FedPM",
     "model.lr_schedule": {"class_path": "fedpm_lightning.schedules.Cosine", "init_args": {}},
     "label": "a label, with 'quotes'",
-    "config.method": "configs/method/fedavg.yaml",
+    "config.method": "configs/method/fedavg_momentum.yaml",
 }
 
 
@@ -76,7 +76,7 @@ def test_our_command_line_is_the_agents_and_every_value_arrives(agent_argv, macr
             got = lookup(settings, key)
             assert got == value and isinstance(got, bool) == isinstance(value, bool), key
     assert settings.model.method.class_path.endswith("FedPM"), "an option wins over the file that came after it"
-    assert settings.model.method.init_args.lr == 0.3, "the file's lr belongs to FedAvg"
+    assert settings.model.method.init_args.lr == 0.1, "the file's lr belongs to FedAvg"
     assert settings.model.lr_schedule.class_path.endswith("Cosine")
 
 

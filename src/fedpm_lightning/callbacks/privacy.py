@@ -106,8 +106,8 @@ class DifferentialPrivacy(Aggregation):
             blocks = own.blocks_of_two_sums()
         if blocks is None:
             raise ValueError(
-                f"DifferentialPrivacy covers means and FedPM's two sums (align 0, mix_off_diagonal 1), and {name} "
-                "mixes by other sums: use FedAvg, FedProx, FedSAM, MOON, LocalNewton, FedSophia or FedPM"
+                "DifferentialPrivacy covers means and FedPM's two sums (preconditioner.align 0, mix_off_diagonal 1), "
+                f"and {name} mixes by other sums: use FedAvg, FedProx, FedSAM, MOON, LocalNewton, FedSophia or FedPM"
             )
         if self.factor_clip is None:
             raise ValueError(f"DifferentialPrivacy: {name} sends P_i as well: give factor_clip, their largest norm")

@@ -15,7 +15,7 @@ of a round outlives it, at the price of one gradient.
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from fedpm_lightning.checks import at_least, share
 from fedpm_lightning.client.client import Client
@@ -55,13 +55,15 @@ class FedPM(LocalNewton):
     taxonomy = "second order", "preconditioned parameters"
     look = "#D55E00", "o"
 
+    align: ClassVar[float] = 20.0
+
     def __init__(
         self,
-        lr: float = 0.3,
+        lr: float = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         preconditioner: LocalPreconditioner | None = None,
-        mix_damping: float | None = 1.0,
+        mix_damping: float | None = 0.3,
         mix_factor: MixFactor = "last",
         correction: Correction = "none",
         mix_off_diagonal: float = 1.0,

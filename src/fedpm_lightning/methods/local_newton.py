@@ -13,6 +13,7 @@ their mean down.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import nn
 
@@ -46,9 +47,12 @@ class LocalNewton(Method):
     look = "#009E73", "^"
     mixes = "mean"
 
+    align: ClassVar[float] = 0.0
+    """`align` of a preconditioner that does not say it."""
+
     def __init__(
         self,
-        lr: float = 0.3,
+        lr: float = 0.1,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         preconditioner: LocalPreconditioner | None = None,
@@ -56,7 +60,7 @@ class LocalNewton(Method):
         self.lr = positive("lr", lr)
         self.momentum = fraction("momentum", momentum)
         self.weight_decay = at_least("weight_decay", weight_decay, 0.0)
-        self.preconditioner = Foof() if preconditioner is None else preconditioner
+        self.preconditioner = (Foof() if preconditioner is None else preconditioner).aligned(self.align)
         if not self.preconditioner.preconditions_steps and type(self) is LocalNewton:
             raise ValueError("local_step sgd gathers factors for the mixing of FedPM: use FedPM, or FedAvg")
         if self.preconditioner.align:

@@ -54,6 +54,10 @@ class LocalPreconditioner(ABC):
     def look_at(self, net: nn.Module, inputs: Tensor) -> None:  # noqa: B027 - most have nothing to look at
         """Look at how `net` treats a batch of inputs, before `blocks`; the frame calls it where it has samples."""
 
+    def aligned(self, batches: float) -> LocalPreconditioner:
+        """Return it with `align` so many batches, where it has none of its own and could start from them."""
+        return self
+
     @abstractmethod
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         """Return the parameters that share a P each; all others take a plain step and a plain mean.

@@ -7,6 +7,7 @@ local preconditioners), `local_step` (preconditioned).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, TypeAlias, cast
@@ -46,7 +47,7 @@ class Foof(LayerPreconditioner):
         spatial: Scale of a convolution's A: mean over positions, or sum.
         lr_plain: Learning rate of parameters without a factor; null: the method's lr.
         align: Batches that the cohort's mean A of the round before counts as, at the start of each client's running A;
-            0: clients start afresh; .inf: all step with that mean.
+            0: clients start afresh; .inf: all step with that mean; null: 20 under FedPM, 0 under LocalNewton.
         local_step: preconditioned, or sgd: plain steps, and factors for FedPM's mixing alone.
         norms: Scales and shifts of norm layers: plain, or diagonal, with a diagonal A.
         plain: Names of layers that shall have no factor, `*` and `?` standing for anything.
@@ -61,7 +62,7 @@ class Foof(LayerPreconditioner):
 
     def __init__(
         self,
-        damping: float = 10.0,
+        damping: float = 3.0,
         damping_mode: DampingMode = "relative",
         ema: float = 0.95,
         cov_every: int = 8,
@@ -70,7 +71,7 @@ class Foof(LayerPreconditioner):
         cov_images: int | None = None,
         spatial: Spatial = "mean",
         lr_plain: float | None = None,
-        align: float = 0.0,
+        align: float | None = None,
         local_step: LocalStep = "preconditioned",
         norms: Norms = "plain",
         plain: Sequence[str] = (),
@@ -87,7 +88,8 @@ class Foof(LayerPreconditioner):
             raise ValueError(f"spatial must be mean or sum, got {spatial!r}")
         self.spatial: Spatial = spatial
         self.lr_plain = None if lr_plain is None else positive("lr_plain", lr_plain)
-        self.align = check_align(align, ema)
+        self.align = check_align(0.0 if align is None else align, ema)
+        self._align_given = align is not None
         if local_step not in ("preconditioned", "sgd"):
             raise ValueError(f"local_step must be preconditioned or sgd, got {local_step!r}")
         self.preconditions_steps = local_step == "preconditioned"
@@ -115,6 +117,14 @@ class Foof(LayerPreconditioner):
         A = full_pass_factors(client.model.net, layers, client.data.everything(), self.spatial)
         diagonal = {layer.name for layer in layers if layer.diagonal}
         return damped(A, self.damping if delta is None else delta, self.damping_mode, diagonal)
+
+    @override
+    def aligned(self, batches: float) -> Foof:
+        if self._align_given or self.ema == 0:
+            return self
+        other = copy.copy(self)
+        other.align = batches
+        return other
 
     @override
     def stackable(self, net: nn.Module | None = None) -> Stackable:
