@@ -122,6 +122,13 @@ def runs(root: Path, name: str, message: str) -> dict[int, tuple[float, float, f
     return {seed: end(run) for seed, run in every.items() if finished(run)}
 
 
+def common(root: Path) -> list[str]:
+    """Return the final runs of the seeds that every message with runs has, so that curves are of the same seeds."""
+    every = {(name, m): set(runs(root, name, m)) for name in POINTS for m in messages(name)}
+    seeds = set.intersection(*(found for found in every.values() if found)) if any(every.values()) else set[int]()
+    return [str(folder(root, "final", *key, seed)) for key, found in every.items() for seed in sorted(seeds & found)]
+
+
 def finished(run: Path) -> bool:
     """Whether a run came to its end."""
     summary = run / "summary.json"
@@ -136,7 +143,8 @@ def borrow(root: Path, test2: Path) -> None:
         if finished(there) and not here.exists():
             here.mkdir(parents=True)
             for file in ("metrics.csv", "summary.json"):
-                (here / file).write_text((there / file).read_text())
+                text = (there / file).read_text()
+                (here / file).write_text(text.replace(str(there.resolve()), str(here.resolve())))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ FIGURES: dict[str, list[str]] = {
     "test2_small": [f"{SMALL}/final-a0.1"],
     "test2_small_alpha1": [f"{SMALL}/final-a1"],
     "test2_larger": [f"{SMALL}/larger-a0.1"],
-    "bytes": ["results/bytes/final"],
+    "bytes": messages.common(REPO / "results" / "bytes"),
     "shakespeare": [f"{TEXT}/final"],
 }
 
