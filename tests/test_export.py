@@ -78,14 +78,16 @@ def test_onnx_gives_the_same_logits_for_any_number_of_samples(trained):
 
 
 def test_a_method_that_evaluates_elsewhere_exports_what_it_evaluates(quickstart):
-    """FedExP: the mean of the last two theta."""
-    run = quickstart("--config", "configs/method/fedexp.yaml", "--model.local_epochs", "1", "--rounds", "2")
+    """FedExP: the mean of the last two theta, in the precision of the run."""
+    words = ("--config", "configs/method/fedexp.yaml", "--model.local_epochs", "1", "--trainer.precision", "64-true")
+    run = quickstart(*words, "--rounds", "2")
     assert main(["export", str(run.folder), "--format", "state_dict", "--checkpoint", "last"]) == 0
     saved = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)
     exported = torch.load(run.folder / "model.pt", weights_only=True)
     theta = {name.removeprefix("net."): tensor for name, tensor in saved["state_dict"].items()}
     moved = [not torch.equal(exported[name], theta[name]) for name in exported]
     before = saved["federated"]["server"][PREVIOUS]
+    assert {tensor.dtype for tensor in exported.values()} == {torch.float64}
     assert all(moved) and all(torch.allclose(exported[k], (theta[k] + before[k]) / 2) for k in exported)
 
 

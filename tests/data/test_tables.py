@@ -202,6 +202,11 @@ def test_rows_of_token_ids_and_of_features_as_json(read, tmp_path, hub):
     assert data.x_train.dtype == torch.int64 and data.x_train.tolist() == rows["ids"] and len(data.y_test) == 0
     assert data.groups.tolist() == [0, 0, 1, 1]
     assert read(tmp_path / "rows.jsonl", "hf", input_columns=("vector",)).x_train.is_floating_point()
+    for split, label in (("train", [0, 1, 0, 1]), ("validation", [1, 1, 0, 0])):
+        hub.Dataset.from_dict({**rows, "label": label}).to_json(tmp_path / "set" / f"{split}.jsonl")
+    assert read(tmp_path / "set", "hf", input_columns=("ids",)).y_test.tolist() == [1, 1, 0, 0], (
+        "for want of a test part"
+    )
     ragged = {"ids": [[1, 2], [1, 2, 3]], "label": [0, 1]}
     hub.Dataset.from_dict(ragged).to_json(tmp_path / "ragged.jsonl")
     with pytest.raises(BrokenDataError, match=r"column ids: 3 numbers in row 1, 2 in row 0: fill or cut"):
