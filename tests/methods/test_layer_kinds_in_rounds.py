@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from fedpm_lightning.methods import FedPM
 from fedpm_lightning.models.transformer import Positions, TransformerBlock
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS
-from fedpm_lightning.testing import InMemoryClient
+from fedpm_lightning.testing import METHOD_CHECKS, InMemoryClient, MethodCase, check_ranks
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of, close, same_update
 from fedpm_lightning.types import LocalWork
@@ -155,6 +157,31 @@ def test_stacked_clients_train_like_single_ones(net: type[nn.Module], foof: Foof
         one, other = alone.step(), stacked.step()
         assert all(same_update(one[k], other[k]) for k in one)
     assert close(alone.theta, stacked.theta, 1e-10)
+
+
+class Shift(nn.Module):
+    """Negative inputs have tokens of their own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + 1).clamp(min=0)
+
+
+class TokenCase(MethodCase):
+    """A network with an Embedding, a norm layer and a Linear layer."""
+
+    def net(self) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(Shift(), TokenModel(block=False))
+
+
+@pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
+def test_diagonal_factors_that_start_from_the_cohorts_keep_the_contract(check: Callable[[MethodCase], None]) -> None:
+    check(TokenCase(lambda: FedPM(lr=1.0, preconditioner=ALIGNED)))
+
+
+def test_two_ranks_mix_diagonals_as_one(tmp_path: Path) -> None:
+    check_ranks(TokenCase(lambda: FedPM(preconditioner=ALIGNED)), tmp_path)
 
 
 def test_torchs_fused_attention_says_why_it_cannot_be_stacked() -> None:
