@@ -45,7 +45,7 @@ class Decoder(nn.Module):
 
 
 class Functional(nn.Module):
-    """Layers that never run: the network takes their weights."""
+    """A layer that runs, and whose weight the network takes once more."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Functional(nn.Module):
         self.scale = nn.Parameter(torch.ones(2))
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.linear(x, self.first.weight, self.first.bias)
+        x = F.linear(self.first(x), self.first.weight)
         return self.second(x) * self.scale * self.scale
 
 

@@ -41,17 +41,17 @@ class TokenModel(nn.Module):
 
 
 class Attention(nn.Module):
-    """Torch's attention, and a one-dimensional convolution."""
+    """Torch's attention, sequences first, and a one-dimensional convolution."""
 
     def __init__(self, need_weights: bool = True) -> None:
         super().__init__()
         self.need_weights = need_weights
         self.conv = nn.Conv1d(1, 4, 3, padding=1)
-        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+        self.attention, self.head = nn.MultiheadAttention(4, 2), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.conv(x.unsqueeze(1)).mT
-        return self.head(self.attention(z, z, z, need_weights=self.need_weights)[0].mean(1))
+        z = self.conv(x.unsqueeze(1)).mT.transpose(0, 1)
+        return self.head(self.attention(z, z, z, need_weights=self.need_weights)[0].mean(0))
 
 
 class Volumes(nn.Module):
