@@ -6,6 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.lightning_loops import RoundEvaluation
@@ -87,9 +88,11 @@ class Logs(FederatedCallback):
         assert float(trainer.callback_metrics["mine"]) == 10.0 + trainer.current_epoch
 
 
-def test_what_is_logged_within_a_round_is_there_at_its_end(quickstart, whole_ways):
+def test_what_is_logged_within_a_round_is_there_at_its_end(quickstart, whole_ways, monkeypatch):
+    sent = []
+    monkeypatch.setattr(_LoggerConnector, "update_train_step_metrics", lambda self: sent.append(self.metrics["log"]))
     assert quickstart(*SHORT, "--trainer.callbacks", f"{__name__}.Logs").code == 0
-    assert not whole_ways
+    assert [float(row["mine"]) for row in sent] == [10.0, 11.0] and not whole_ways, "loggers get it at the round"
 
 
 def test_a_listener_from_elsewhere_gets_lightnings_loop_and_nothing_else_changes(quickstart, short_ways, whole_ways):
