@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpm_lightning.client.executor import Sequential, Vectorized
-from fedpm_lightning.client.stack_check import why_not_stacked
 from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.models.transformer import Positions, TransformerBlock
@@ -43,15 +42,14 @@ class TokenModel(nn.Module):
 class Attention(nn.Module):
     """Torch's attention, sequences first, and a one-dimensional convolution."""
 
-    def __init__(self, need_weights: bool = True) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.need_weights = need_weights
         self.conv = nn.Conv1d(1, 4, 3, padding=1)
         self.attention, self.head = nn.MultiheadAttention(4, 2), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         z = self.conv(x.unsqueeze(1)).mT.transpose(0, 1)
-        return self.head(self.attention(z, z, z, need_weights=self.need_weights)[0].mean(0))
+        return self.head(self.attention(z, z, z)[0].mean(0))
 
 
 class Volumes(nn.Module):
@@ -157,6 +155,7 @@ def test_stacked_clients_train_like_single_ones(net: type[nn.Module], foof: Foof
         one, other = alone.step(), stacked.step()
         assert all(same_update(one[k], other[k]) for k in one)
     assert close(alone.theta, stacked.theta, 1e-10)
+    assert stacked.said == [], "nobody trained alone after all"
 
 
 class Shift(nn.Module):
@@ -182,13 +181,6 @@ def test_diagonal_factors_that_start_from_the_cohorts_keep_the_contract(check: C
 
 def test_two_ranks_mix_diagonals_as_one(tmp_path: Path) -> None:
     check_ranks(TokenCase(lambda: FedPM(preconditioner=ALIGNED)), tmp_path)
-
-
-def test_torchs_fused_attention_says_why_it_cannot_be_stacked() -> None:
-    clients = clients_of((16,))
-    run = ExecutorRounds(FedPM(), Attention(need_weights=False), Sequential(), clients)
-    reason = why_not_stacked(run.local(), "any", clients[0])
-    assert reason is not None and "random" in reason
 
 
 def test_a_weight_that_is_used_functionally_trains_plainly() -> None:

@@ -42,7 +42,7 @@ def _take_out(module: nn.Module, args: Any) -> None:
     """Put the identity in the place of the output projection."""
     weight = cast("nn.MultiheadAttention", module).out_proj.weight
     like: dict[str, Any] = {"dtype": weight.dtype, "device": weight.device}
-    identity = nn.Linear(1, 1, device="meta")
+    identity = nn.Module()  # a Linear would draw its first weights, which vmap forbids
     identity.weight = nn.Parameter(torch.eye(len(weight), **like), requires_grad=False)
     identity.bias = nn.Parameter(torch.zeros(len(weight), **like), requires_grad=False)
     module.register_module("out_proj", identity)
@@ -53,6 +53,9 @@ def _project_with(projection: nn.Module) -> Callable[[nn.Module, Any, Any], tupl
 
     def hook(module: nn.Module, args: Any, output: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
         module.register_module("out_proj", projection)
-        return projection(output[0]), output[1]
+        z, weights = output
+        if cast("nn.MultiheadAttention", module).batch_first or z.dim() == 2:
+            return projection(z), weights
+        return projection(z.transpose(0, 1)).transpose(0, 1), weights  # samples first, as in every layer's input
 
     return hook
