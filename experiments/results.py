@@ -35,6 +35,7 @@ TABLES: dict[str, list[str]] = {
     "full": [f"{SMALL}/full-a0.1", "--at", "final"],
     "text-accuracy": [f"{TEXT}/final", "--at", "final"],
     "text-perplexity": [f"{TEXT}/final", "--at", "final", "--metric", "test/perplexity"],
+    "text-seen": [f"{TEXT}/seen", "--at", "final"],
 }
 FIGURES: dict[str, list[str]] = {
     "test2_small": [f"{SMALL}/final-a0.1"],
