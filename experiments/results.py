@@ -201,7 +201,7 @@ def draw() -> None:
         there = [path for path in paths if Path(path).exists()]
         if there and main(["compare", *there, "--plots", f"docs/figures/{name}"]):
             raise SystemExit(f"fedpm compare --plots failed for {name}")
-        for path in Path(f"docs/figures/{name}").iterdir():
+        for path in Path(f"docs/figures/{name}").glob("*"):
             if path.suffix == ".pdf" or path.name.startswith("test_loss"):
                 path.unlink()  # the page shows accuracy
 
