@@ -1,9 +1,9 @@
 """The pages of results: keep what a run leaves, and rebuild every table and figure of docs/results.md from it.
 
     python -m experiments.results keep RUNS results/test2_small    metrics.csv and summary.json of every run under RUNS
-    python -m experiments.results page                             rewrite the tables and figures of docs/results.md
+    python -m experiments.results page                             rewrite the tables and figures of the pages
 
-A table stands in docs/results.md between `<!-- NAME -->` and `<!-- end -->`; what is asked of `fedpm compare` for it
+A table stands on these pages between `<!-- NAME -->` and `<!-- end -->`; what is asked of `fedpm compare` for it
 stands in TABLES. Nothing between the marks is written by hand.
 """
 
@@ -25,7 +25,8 @@ from experiments.test2 import EPOCHS, KNOBS, LABELS, TUNING_ROUNDS, best, valida
 from fedpm_lightning.cli import main
 
 REPO = Path(__file__).resolve().parents[1]
-PAGE, SMALL = REPO / "docs" / "results.md", "results/test2_small"  # paths are relative to the repository
+PAGES = REPO / "docs" / "results.md", REPO / "README.md"
+SMALL = "results/test2_small"  # paths are relative to the repository
 TEXT = "results/shakespeare"
 TABLES: dict[str, list[str]] = {
     "main-final": [f"{SMALL}/final-a0.1", f"{SMALL}/final-a1", "--at", "final"],
@@ -211,7 +212,8 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["keep"] and len(sys.argv) == 4:
         keep(Path(sys.argv[2]).resolve(), Path(sys.argv[3]))
     elif sys.argv[1:] == ["page"]:
-        PAGE.write_text(filled(PAGE.read_text()))
+        for page in PAGES:
+            page.write_text(filled(page.read_text()))
         draw()
     else:
         raise SystemExit(__doc__)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from experiments import results, shakespeare, test2
 
 REPO = Path(__file__).resolve().parents[1]
 
 
-def test_the_page_is_what_the_run_files_give(monkeypatch):
+@pytest.mark.parametrize("page", results.PAGES, ids=lambda page: page.name)
+def test_the_page_is_what_the_run_files_give(monkeypatch, page):
     monkeypatch.chdir(REPO)
-    page = results.PAGE.read_text()
-    assert results.filled(page) == page, "python -m experiments.results page"
+    assert results.filled(page.read_text()) == page.read_text(), "python -m experiments.results page"
 
 
 def test_what_is_kept_of_a_run_names_no_machine(tmp_path):
