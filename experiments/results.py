@@ -34,6 +34,7 @@ TABLES: dict[str, list[str]] = {
     "reach": [f"{SMALL}/final-a0.1", "--reach", "0.45"],
     "larger": [f"{SMALL}/larger-a0.1", "--at", "final"],
     "full": [f"{SMALL}/full-a0.1", "--at", "final"],
+    "all-digits": ["results/all_methods/digits", "--at", "final"],
     "text-accuracy": [f"{TEXT}/final", "--at", "final"],
     "text-perplexity": [f"{TEXT}/final", "--at", "final", "--metric", "test/perplexity"],
     "text-seen": [f"{TEXT}/seen", "--at", "final"],
