@@ -50,6 +50,7 @@ def _child(rank: int, count: int, folder: Path, work: Callable[[int], Any]) -> i
     child = os.fork()
     if child:
         return child
+    torch.set_num_threads(1)  # the parent's pool of threads does not live here: whoever waits for it hangs
     try:
         file = os.open(folder / f"{rank}.txt", os.O_CREAT | os.O_WRONLY)
         os.dup2(file, 1)
