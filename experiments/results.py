@@ -9,6 +9,7 @@ stands in TABLES. Nothing between the marks is written by hand.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -16,7 +17,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from experiments import bytes as messages
@@ -35,6 +36,7 @@ TABLES: dict[str, list[str]] = {
     "larger": [f"{SMALL}/larger-a0.1", "--at", "final"],
     "full": [f"{SMALL}/full-a0.1", "--at", "final"],
     "all-digits": ["results/all_methods/digits", "--at", "final"],
+    "all-cifar10": ["results/all_methods/cifar10", "--at", "final"],
     "text-accuracy": [f"{TEXT}/final", "--at", "final"],
     "text-perplexity": [f"{TEXT}/final", "--at", "final", "--metric", "test/perplexity"],
     "text-seen": [f"{TEXT}/seen", "--at", "final"],
@@ -172,7 +174,22 @@ def epochs(folder: Path) -> str:
     return "\n".join(rows)
 
 
+def hours(folder: Path) -> str:
+    """Return the hours of the paper's CIFAR-10 cell on one core, from the median round of the larger cell."""
+    per_round = 100 * 250_000 / 45_000 / 3600  # 100 rounds of 5 times 50,000 images; the larger cell trains on 9,000
+    rows = ["| method | a round of the larger cell, s | the paper's CIFAR-10 cell, h |", "| --- | ---: | ---: |"]
+    seconds: dict[str, list[float]] = {}
+    for summary in sorted(folder.glob("*/summary.json")):
+        with (summary.parent / "metrics.csv").open() as file:
+            taken = [float(row["time/round_s"]) for row in csv.DictReader(file)]
+        seconds.setdefault(json.loads(summary.read_text())["method_label"], []).extend(taken)
+    for label, taken in seconds.items():
+        rows.append(f"| {label} | {median(taken):.1f} | {median(taken) * per_round:.1f} |")
+    return "\n".join(rows) if seconds else "No runs yet."
+
+
 OWN = {
+    "hours": lambda folder: hours(folder / "larger-a0.1"),
     "bytes": lambda folder: messages.table(folder.with_name("bytes")),
     "bytes-tuning": lambda folder: messages.tuning(folder.with_name("bytes")),
     "tuning": tuning,
