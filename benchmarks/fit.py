@@ -18,7 +18,7 @@ from benchmarks.measure import Clock, live_tensors_mib, memory_mib, trim_allocat
 from benchmarks.tasks import Task
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.cli import main as fedpm
-from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.trainer.module import FederatedModule
 
 
 class Fitted(NamedTuple):

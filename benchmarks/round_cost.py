@@ -22,7 +22,7 @@ from benchmarks import bare_loop
 from benchmarks.fit import fit
 from benchmarks.measure import Clock, isolated, memory_mib, ratio_cell, report, table
 from benchmarks.tasks import METHOD_FILES, SETTINGS, TASKS, Task
-from fedpm_lightning.threads import has_bf16
+from fedpm_lightning.commands.threads import has_bf16
 
 BARE = "bare loop"
 CONTESTANTS = [BARE, *METHOD_FILES, *(f"{method} {setting}" for method in METHOD_FILES for setting in SETTINGS)]

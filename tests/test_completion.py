@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from fedpm_lightning.cli import COMMANDS, main
-from fedpm_lightning.completion import complete
+from fedpm_lightning.commands.completion import complete
 from fedpm_lightning.configuration.every_key import every_key
 
 pytest.importorskip("argcomplete", reason="completion needs the completion extra")

@@ -11,11 +11,9 @@ import fedpm_lightning
 
 PACKAGE = Path(fedpm_lightning.__file__).parent
 BASE = {"types", "rng", "checks", "losses", "errors", "stopwatch"}
-RUN = {"callbacks", "checkpoints", "data", "module", "threads"}
-READ = {"configuration", "settings", "wandb_logger"}
 # Each folder or module, and what of this package it may import besides itself: at its top, lazily or for types alone.
 ALLOWED = {
-    **{name: set() for name in (*BASE, "threads", "version")},
+    **{name: set() for name in (*BASE, "version")},
     "schedules": {"checks"},
     "compression": BASE | {"curvature"},
     "models": BASE,
@@ -30,29 +28,17 @@ ALLOWED = {
     "server": BASE | {"curvature", "ranks"},
     "preconditioners": BASE | {"client", "curvature", "server"},
     "methods": BASE | {"client", "server", "optim", "preconditioners", "curvature", "compression"},
-    "divergence": BASE | {"client"},
-    "evaluation": BASE | {"client"},
-    "round": BASE
-    | {"client", "compression", "curvature", "divergence", "evaluation", "methods", "ranks", "schedules", "server"},
-    "callbacks": BASE | {"checkpoints", "client", "curvature", "evaluation", "ranks", "report", "round", "server"},
-    "start_check": {"callbacks", "round"},
-    "lightning_loops": {"callbacks"},
-    "module": BASE | {"callbacks", "divergence", "evaluation", "lightning_loops", "methods", "round", "start_check"},
-    "settings": {"configuration", "data", "round"},
-    "wandb_logger": {"callbacks", "configuration", "report"},
-    "experiment": RUN | READ | {"errors", "start_check"},
-    "export_command": {"checkpoints", "experiment", "module", "settings"},
-    "partition_command": {"callbacks", "data", "experiment", "report", "settings"},
-    "sweep": {"checkpoints", "cli", "configuration", "experiment", "report", "settings", "threads"},
-    "configs_command": {"configuration"},
-    "new_command": {"configuration"},
-    "completion": {"checks", "configuration"},
-    "cli": {"completion", "configuration", "version"},
+    "round": BASE | {"client", "compression", "curvature", "methods", "ranks", "schedules", "server"},
+    "callbacks": BASE | {"checkpoints", "client", "curvature", "ranks", "report", "round", "server"},
+    "trainer": BASE | {"callbacks", "methods", "round"},
+    "commands": BASE | {"callbacks", "checkpoints", "configuration", "data", "report", "round", "trainer"},
+    "sweep": {"checkpoints", "cli", "commands", "configuration", "report"},
+    "cli": {"commands", "configuration", "version"},
     "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
-    "__init__": {"callbacks", "client", "data", "methods", "module", "round", "types"},
+    "__init__": {"callbacks", "client", "data", "methods", "round", "trainer", "types"},
 }
 WITHOUT_LIGHTNING = {*BASE, "schedules", "compression", "models", "ranks", "curvature", "client", "optim", "server",
-                     "methods", "divergence", "evaluation", "round", "report", "sweep"}  # fmt: skip
+                     "methods", "round", "report", "sweep"}  # fmt: skip
 FORBIDDEN_EVERYWHERE = {"wandb", "wandb_workspaces", "datasets", "pandas", "pyarrow", "matplotlib", "plotly"}
 FORBIDDEN_EVERYWHERE |= {"sklearn", "scipy", "torchvision", "dp_accounting"}
 

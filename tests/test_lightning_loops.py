@@ -9,7 +9,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.logger_connector.logger_connector import _LoggerConnector
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.lightning_loops import RoundEvaluation
+from fedpm_lightning.trainer.loops import RoundEvaluation
 
 SHORT = ("--rounds", "2", "--model.local_epochs", "1", "--data.limit_train", "120", "--data.limit_test", "60")
 ALL = ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")

@@ -12,7 +12,7 @@ from torch import nn
 from fedpm_lightning.callbacks.aggregation import Aggregation
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.evaluation import Evaluation
+from fedpm_lightning.round.evaluation import Evaluation
 
 SHORT = ("--rounds", "3", "--model.local_epochs", "1")
 
@@ -170,7 +170,7 @@ def test_evaluation_keeps_the_memory_order_that_was_asked_for(asked):
 
 
 def test_many_rules_are_told_as_their_sum(quickstart, monkeypatch, capsys):
-    monkeypatch.setattr("fedpm_lightning.module._MOST_LINES", 2)
+    monkeypatch.setattr("fedpm_lightning.trainer.module._MOST_LINES", 2)
     run = quickstart("--rounds", "1", "--model.local_epochs", "1", "--data.limit_train", "100")
     out = capsys.readouterr().out
     assert "Local step: FOOF for 6 of 6 tensors" in out and "(each in rules.txt)" in out and "d = " not in out

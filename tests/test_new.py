@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.new_command import names
+from fedpm_lightning.commands.new import names
 
 
 @pytest.fixture

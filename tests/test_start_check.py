@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.plugins.precision import MixedPrecision
 
 from fedpm_lightning.callbacks import Aggregation, ClientDrift, Communication, FederatedCallback, Timing
-from fedpm_lightning.start_check import check_monitors, check_trainer
+from fedpm_lightning.trainer.start_check import check_monitors, check_trainer
 
 QUIET = {"logger": False, "enable_checkpointing": False, "accelerator": "cpu", "enable_model_summary": False}
 

@@ -12,8 +12,8 @@ import yaml
 
 from fedpm_lightning.checkpoints.run_folder import RunFolder
 from fedpm_lightning.cli import main
-from fedpm_lightning.experiment import choose_folder
-from fedpm_lightning.wandb_logger import prepare_loggers
+from fedpm_lightning.commands.fit import choose_folder
+from fedpm_lightning.commands.wandb_logger import prepare_loggers
 
 SMALL = (
     "--model.local_epochs=1",

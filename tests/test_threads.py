@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpm_lightning import threads
-from fedpm_lightning.threads import choose_threads, has_bf16
+from fedpm_lightning.commands import threads
+from fedpm_lightning.commands.threads import choose_threads, has_bf16
 
 SMALL, LARGE = (26_122, False), (1_000_000, False)
 
@@ -40,7 +40,7 @@ def test_a_processor_without_bf16_is_known_by_its_flags(tmp_path):
 
 
 def test_a_run_says_its_threads_once(quickstart, capsys, monkeypatch):
-    monkeypatch.setattr("fedpm_lightning.experiment.has_bf16", lambda: False)
+    monkeypatch.setattr("fedpm_lightning.commands.fit.has_bf16", lambda: False)
     words = ("--rounds", "1", "--model.local_epochs", "1", "--threads", "1", "--trainer.precision", "bf16-mixed")
     run = quickstart(*words)
     out = capsys.readouterr().out

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.commands.wandb_logger import group_of
 from fedpm_lightning.report.run import load_run
 from fedpm_lightning.report.weights_and_biases.scope import column_tags, group_name
-from fedpm_lightning.wandb_logger import group_of
 from resume_parts import until
 from wandb_records import flat, records
 

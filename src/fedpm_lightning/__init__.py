@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from fedpm_lightning.client.client import Client
     from fedpm_lightning.data import FederatedData
     from fedpm_lightning.methods import Method
-    from fedpm_lightning.module import FederatedModule
     from fedpm_lightning.round import Federation, Round
+    from fedpm_lightning.trainer.module import FederatedModule
     from fedpm_lightning.types import ClientUpdate, Cohort
 
 _HOME = {
@@ -25,7 +25,7 @@ _HOME = {
     "Cohort": "types",
     "FederatedCallback": "callbacks.base",
     "FederatedData": "data",
-    "FederatedModule": "module",
+    "FederatedModule": "trainer.module",
     "Federation": "round",
     "Method": "methods",
     "Round": "round",

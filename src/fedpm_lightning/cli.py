@@ -38,20 +38,20 @@ each other, and options over files:
 """
 
 COMMANDS = {
-    "fit": "fedpm_lightning.experiment",
-    "validate": "fedpm_lightning.experiment",
-    "test": "fedpm_lightning.experiment",
+    "fit": "fedpm_lightning.commands.fit",
+    "validate": "fedpm_lightning.commands.fit",
+    "test": "fedpm_lightning.commands.fit",
     "compare": "fedpm_lightning.report.tables.compare",
-    "export": "fedpm_lightning.export_command",
+    "export": "fedpm_lightning.commands.export",
     "dashboard": "fedpm_lightning.report.dashboard.command",
     "report": "fedpm_lightning.report.weights_and_biases.command",
-    "partition": "fedpm_lightning.partition_command",
+    "partition": "fedpm_lightning.commands.partition",
     "sweep": "fedpm_lightning.sweep.main",
-    "configs": "fedpm_lightning.configs_command",
-    "new": "fedpm_lightning.new_command",
+    "configs": "fedpm_lightning.commands.configs",
+    "new": "fedpm_lightning.commands.new",
 }
-_TRAINING = "fedpm_lightning.experiment"
-_CONFIGURED = {_TRAINING, "fedpm_lightning.partition_command"}
+_TRAINING = "fedpm_lightning.commands.fit"
+_CONFIGURED = {_TRAINING, "fedpm_lightning.commands.partition"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         diverged, 128 + n after signal n.
     """
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may come next
-        from fedpm_lightning.completion import complete
+        from fedpm_lightning.commands.completion import complete
 
         complete(COMMANDS)
         return 0

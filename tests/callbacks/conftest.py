@@ -13,8 +13,8 @@ from lightning.pytorch.callbacks import ProgressBar
 
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.methods import FedAvg
-from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.round import Round
+from fedpm_lightning.trainer.module import FederatedModule
 from fedpm_lightning.types import ClientUpdate, Cohort
 
 CONFIG = {

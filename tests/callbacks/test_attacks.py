@@ -12,8 +12,8 @@ from fedpm_lightning.callbacks import LabelFlip, SignFlip
 from fedpm_lightning.callbacks.attacks import hostile_clients
 from fedpm_lightning.data import FederatedData
 from fedpm_lightning.methods import PSGD, FedAvg
-from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.round import Round
+from fedpm_lightning.trainer.module import FederatedModule
 from fedpm_lightning.types import ClientUpdate, Cohort
 
 

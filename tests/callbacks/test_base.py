@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.methods import FedAvg
-from fedpm_lightning.module import FederatedModule
+from fedpm_lightning.trainer.module import FederatedModule
 
 
 def test_a_callback_finds_the_federation_or_says_what_it_needs():

@@ -64,7 +64,8 @@ def test_wandb_tensorboard_and_csv_get_the_same_figures(quickstart, tmp_path, mo
 def test_a_tensorboard_that_is_not_installed_names_the_extra(quickstart, monkeypatch, capsys):
     found = importlib.util.find_spec
     hidden = {"tensorboard", "tensorboardX"}
-    monkeypatch.setattr("fedpm_lightning.wandb_logger.find_spec", lambda name: None if name in hidden else found(name))
+    place = "fedpm_lightning.commands.wandb_logger.find_spec"
+    monkeypatch.setattr(place, lambda name: None if name in hidden else found(name))
     run = quickstart("--trainer.logger", "TensorBoardLogger", "--trainer.logger.save_dir", "logs", "--rounds", "1")
     assert run.code == 1
     assert "pip install 'fedpm-lightning[tensorboard]'" in capsys.readouterr().err

@@ -10,9 +10,9 @@ from torch import nn
 
 from fedpm_lightning.callbacks import CoordinateMedian, NormClipping
 from fedpm_lightning.methods import PSGD, SCAFFOLD, FedAvg, FedPM, LocalNewton
-from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.aggregator import MeanAggregator
+from fedpm_lightning.trainer.module import FederatedModule
 from test_ranks import TWO, distance, finish, ranks, state
 
 FEDAVG = ("--config", "configs/method/fedavg.yaml", "--model.local_epochs", "1", "--data.partition", "iid")

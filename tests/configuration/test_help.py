@@ -9,13 +9,13 @@ from importlib import import_module
 import pytest
 
 from fedpm_lightning.cli import main
+from fedpm_lightning.commands.fit import _parser
 from fedpm_lightning.configuration.describe import keys, summary
 from fedpm_lightning.configuration.every_key import every_key
 from fedpm_lightning.configuration.experiment_keys import LIGHTNING_KEYS
 from fedpm_lightning.configuration.help import GROUPS, answer, topics_of
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, FOLLOWS, REFUSED
 from fedpm_lightning.configuration.names import choices
-from fedpm_lightning.experiment import _parser
 
 
 def real(path: str) -> type:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.data import FederatedData, QuantitySkew
 from fedpm_lightning.models import MLP, Logistic
-from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.schedules import Cosine
+from fedpm_lightning.trainer.module import FederatedModule
 from fedpm_lightning.types import LocalWork
 
 Array = NDArray[np.float64]

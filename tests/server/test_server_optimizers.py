@@ -12,9 +12,9 @@ import yaml
 from torch import nn
 
 from fedpm_lightning.methods import FedNew
-from fedpm_lightning.module import FederatedModule
 from fedpm_lightning.server.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedpm_lightning.server.optimizers import Assign, check_steps, set_target
+from fedpm_lightning.trainer.module import FederatedModule
 
 
 def moves(make, rounds=3, deltas=None):

@@ -15,8 +15,8 @@ from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, doubled, hessian
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import DivergedError
-from fedpm_lightning.evaluation import check_network
 from fedpm_lightning.round import Federation, Round
+from fedpm_lightning.round.evaluation import check_network
 from fedpm_lightning.round.federation import Data
 from fedpm_lightning.types import Batch, Params
 

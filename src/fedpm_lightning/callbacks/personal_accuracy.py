@@ -14,10 +14,10 @@ from fedpm_lightning.callbacks.client_accuracy import summary
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.evaluation import predicted
 from fedpm_lightning.ranks import all_items, own_clients
 from fedpm_lightning.rng import numpy_generator, preserve_generators, seeded
 from fedpm_lightning.round import Federation
+from fedpm_lightning.round.evaluation import predicted
 from fedpm_lightning.types import LocalWork
 
 

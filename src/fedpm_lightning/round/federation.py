@@ -20,11 +20,11 @@ from fedpm_lightning.client.local_round import OnBadClient
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.compression.message import Message
-from fedpm_lightning.evaluation import Evaluation, check_network, is_language
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import all_states, rank_and_size
 from fedpm_lightning.round.aggregation import Aggregation
 from fedpm_lightning.round.communication_round import Round
+from fedpm_lightning.round.evaluation import Evaluation, check_network, is_language
 from fedpm_lightning.round.hooks import Hooks, implemented
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.optimizers import Assign, build

@@ -50,7 +50,7 @@ def check_metric(metric: Metric | None, settings: Any) -> None:
     """
     if metric is None:
         return
-    from fedpm_lightning.settings import measured
+    from fedpm_lightning.commands.settings import measured
 
     known = measured(settings)
     name = metric.name.removeprefix("best/").removeprefix("final/")
@@ -94,7 +94,7 @@ def parsed(words: Sequence[str]) -> Any:
     Raises:
         SweepError: With the parser's message.
     """
-    from fedpm_lightning.experiment import parse
+    from fedpm_lightning.commands.fit import parse
 
     output = io.StringIO()
     try:

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 
-from fedpm_lightning.threads import JOBS, cores
+from fedpm_lightning.commands.threads import JOBS, cores
 
 _MOST_CPU_JOBS = 4
 

@@ -105,7 +105,7 @@ class Runner:
         self.signal: int | None = None
         self._context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
         if sys.platform == "linux":
-            self._context.set_forkserver_preload(["fedpm_lightning.experiment"])
+            self._context.set_forkserver_preload(["fedpm_lightning.commands.fit"])
 
     def run(self, points: Sequence[Point], display: Display) -> Progress:
         """Run every point that is not over.

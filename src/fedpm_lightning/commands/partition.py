@@ -11,12 +11,12 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning.callbacks.run_facts import partition_facts, to_json
+from fedpm_lightning.commands.fit import FedpmCLI, run
+from fedpm_lightning.commands.settings import check_values
 from fedpm_lightning.data.federated import FederatedData
-from fedpm_lightning.experiment import FedpmCLI, run
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.partitions.picture import draw_partition, partition_title
 from fedpm_lightning.report.partitions.text import print_partition
-from fedpm_lightning.settings import check_values
 
 
 class PartitionCLI(FedpmCLI):

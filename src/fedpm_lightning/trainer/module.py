@@ -20,13 +20,13 @@ from fedpm_lightning.callbacks.base import FederatedCallback, data_of
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
-from fedpm_lightning.divergence import check_loss
-from fedpm_lightning.evaluation import SPLITS, is_language
-from fedpm_lightning.lightning_loops import install
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
+from fedpm_lightning.round.divergence import check_loss
+from fedpm_lightning.round.evaluation import SPLITS, is_language
 from fedpm_lightning.round.federation import Data
-from fedpm_lightning.start_check import callbacks_of, check_monitors, check_trainer
+from fedpm_lightning.trainer.loops import install
+from fedpm_lightning.trainer.start_check import callbacks_of, check_monitors, check_trainer
 from fedpm_lightning.types import Batch, Cohort
 
 _MOST_LINES = 12  # of a method's rules; more are told as their sum

@@ -39,6 +39,9 @@ from fedpm_lightning.checkpoints.restart import (
     last_checkpoint,
 )
 from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
+from fedpm_lightning.commands.settings import as_list, check_values, default_label, measured
+from fedpm_lightning.commands.threads import choose_threads, has_bf16
+from fedpm_lightning.commands.wandb_logger import agents_run_dir, prepare_loggers, sweep_tags, under_agent
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS, TRAINER_DEFAULTS
@@ -46,11 +49,8 @@ from fedpm_lightning.configuration.parser import ShortErrorParser, shorten
 from fedpm_lightning.configuration.read import Configuration, read
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
-from fedpm_lightning.module import FederatedModule
-from fedpm_lightning.settings import as_list, check_values, default_label, measured
-from fedpm_lightning.start_check import callbacks_of
-from fedpm_lightning.threads import choose_threads, has_bf16
-from fedpm_lightning.wandb_logger import agents_run_dir, prepare_loggers, sweep_tags, under_agent
+from fedpm_lightning.trainer.module import FederatedModule
+from fedpm_lightning.trainer.start_check import callbacks_of
 
 USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
 

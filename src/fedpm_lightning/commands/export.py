@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from fedpm_lightning.checkpoints.durable import from_file
 from fedpm_lightning.checkpoints.restart import check_checkpoint, check_intact
-from fedpm_lightning.experiment import FedpmCLI, run
-from fedpm_lightning.module import FederatedModule
-from fedpm_lightning.settings import check_values
+from fedpm_lightning.commands.fit import FedpmCLI, run
+from fedpm_lightning.commands.settings import check_values
+from fedpm_lightning.trainer.module import FederatedModule
 
 DESCRIPTION = """Write the trained network of a run as a file: its best checkpoint, unless told otherwise.
 
