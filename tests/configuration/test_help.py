@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.commands.fit import _parser
+from fedpm_lightning.commands.lightning_cli import parser_of
 from fedpm_lightning.configuration.describe import keys, summary
 from fedpm_lightning.configuration.every_key import every_key
 from fedpm_lightning.configuration.experiment_keys import LIGHTNING_KEYS
@@ -42,7 +42,7 @@ def test_help_on_fit_has_every_key_of_the_experiment_and_all_has_lightnings_too(
 
 def test_every_key_and_its_default_are_the_parsers():
     """The parser of `fedpm fit` takes the keys that help lists, with those defaults."""
-    parser = _parser("fit")._subparsers._group_actions[0].choices["fit"]  # as argparse holds it
+    parser = parser_of("fit")._subparsers._group_actions[0].choices["fit"]  # as argparse holds it
     taken = {action.dest for action in parser._actions if "." in action.dest or action.dest in every_key()}
     taken = {key for key in taken if not key.endswith((".help",)) and key.count(".") < 2} - set(BRANCHES)
     listed = set(every_key()) - {"verbose", "output"}

@@ -267,7 +267,7 @@ def test_a_class_without_a_required_argument_is_named_with_its_key(fedpm, capsys
 
 
 def test_null_stays_where_it_means_something(layers):
-    from fedpm_lightning.commands.fit import parse
+    from fedpm_lightning.commands.lightning_cli import parse
 
     words = [
         "fit",

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from fedpm_lightning.commands.fit import parse
+from fedpm_lightning.commands.lightning_cli import parse
 from fedpm_lightning.sweep.check import lookup
 from fedpm_lightning.sweep.commands import command_line
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedpm_lightning.checkpoints.durable import from_file
 from fedpm_lightning.checkpoints.restart import check_checkpoint, check_intact
-from fedpm_lightning.commands.fit import FedpmCLI, run
-from fedpm_lightning.commands.settings import check_values
+from fedpm_lightning.commands.exit_codes import run
+from fedpm_lightning.commands.lightning_cli import FedpmCLI
 from fedpm_lightning.trainer.module import FederatedModule
 
 DESCRIPTION = """Write the trained network of a run as a file: its best checkpoint, unless told otherwise.
@@ -63,10 +63,6 @@ class ExportCLI(FedpmCLI):
     """Reads a run's configuration as `fedpm test` does, and builds the network and the method alone."""
 
     wanted: ClassVar[argparse.Namespace]
-
-    def before_instantiate_classes(self) -> None:
-        """Check the values; nothing but the exported file is written."""
-        check_values(self.settings, self.configuration.composed)
 
     def instantiate_classes(self) -> None:
         """Load the checkpoint and write the file."""

@@ -11,8 +11,8 @@ from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning.callbacks.run_facts import partition_facts, to_json
-from fedpm_lightning.commands.fit import FedpmCLI, run
-from fedpm_lightning.commands.settings import check_values
+from fedpm_lightning.commands.exit_codes import run
+from fedpm_lightning.commands.lightning_cli import FedpmCLI
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.partitions.picture import draw_partition, partition_title
@@ -28,11 +28,6 @@ class PartitionCLI(FedpmCLI):
         parser.add_argument("--output", type=Path | None, default=None, help="folder for partition.json and pictures")
         anything = {"class_path": "fedpm_lightning.models.Logistic", "init_args": {"in_features": 1}}
         parser.set_defaults({"model.net": anything, "model.method": {"class_path": "fedpm_lightning.methods.FedAvg"}})
-
-    def before_instantiate_classes(self) -> None:
-        """Check the values as `fit` does; no run folder is made."""
-        self.print_config_and_exit()
-        check_values(self.settings, self.configuration.composed)
 
     def instantiate_classes(self) -> None:
         """Build the data and show the split."""

@@ -94,7 +94,7 @@ def parsed(words: Sequence[str]) -> Any:
     Raises:
         SweepError: With the parser's message.
     """
-    from fedpm_lightning.commands.fit import parse
+    from fedpm_lightning.commands.lightning_cli import parse
 
     output = io.StringIO()
     try:
