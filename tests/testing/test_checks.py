@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
+import os
+import signal
+from contextlib import suppress
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from fedpm_lightning.methods import SCAFFOLD, FedAvg
 from fedpm_lightning.round import Hooks
 from fedpm_lightning.server.aggregator import MeanAggregator
 from fedpm_lightning.testing import METHOD_CHECKS, MethodCase, check_callback, check_loader, check_ranks, contract
+from fedpm_lightning.testing.ranks import on_ranks
 
 NUMBERS = itertools.count()
 KEPT: list[torch.Tensor] = []
@@ -180,6 +185,29 @@ def test_sums_that_do_not_reach_the_other_rank_are_seen(tmp_path):
 
     with pytest.raises(AssertionError, match="theta on rank 0 of 2 is"):
         check_ranks(case(lambda: aggregating(Local)(0.1)), tmp_path)
+
+
+def ranks_of_two_threads(folder):
+    """A user's pytest has as many threads as cores, and they have worked before the ranks are forked; ours has one."""
+    os.setsid()
+    torch.set_num_threads(2)
+
+    def work(rank):
+        return torch.ones(512, 512).exp().sum()  # large enough for the pool
+
+    work(0)
+    on_ranks(2, folder, work)
+
+
+def test_ranks_do_not_wait_for_threads_that_they_were_forked_without(tmp_path):
+    process = multiprocessing.get_context("fork").Process(target=ranks_of_two_threads, args=(tmp_path,))
+    process.start()
+    process.join(60)
+    try:
+        assert process.exitcode == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # with the ranks, if they hang
 
 
 class Meddles(Hooks):
