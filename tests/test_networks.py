@@ -8,7 +8,7 @@ from torch import nn
 
 from fedpm_lightning import FederatedModule
 from fedpm_lightning.methods import FedAvg
-from fedpm_lightning.round.evaluation import check_network
+from fedpm_lightning.round.data import check_network
 
 SHORT = ("--rounds", "2", "--model.local_epochs", "1")
 AVG = ("--config", "configs/method/fedavg.yaml")

@@ -8,7 +8,8 @@ from torch import nn
 
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.data import FederatedData
-from fedpm_lightning.round.evaluation import Evaluation, check_network
+from fedpm_lightning.round.data import check_network
+from fedpm_lightning.round.evaluation import Evaluation
 
 
 def evaluated(dtype, n=359, batch=64):

@@ -16,7 +16,7 @@ from fedpm_lightning.curvature.hessian import check_size, doubled, hessian
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.round import Federation, Round
-from fedpm_lightning.round.evaluation import check_network
+from fedpm_lightning.round.data import check_network
 from fedpm_lightning.round.federation import Data
 from fedpm_lightning.types import Batch, Params
 

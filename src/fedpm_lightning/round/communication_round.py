@@ -13,7 +13,7 @@ from fedpm_lightning.compression.message import Message
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.ranks import own_clients
 from fedpm_lightning.rng import preserve_generators, torch_generator
-from fedpm_lightning.round.divergence import check_loss, check_model
+from fedpm_lightning.round.evaluation import check_loss, check_model
 from fedpm_lightning.round.selection import choose_by_loss
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target

@@ -1,16 +1,18 @@
-"""Evaluation of the global model: mean loss and accuracy over a split, pooled over its samples."""
+"""Evaluation of the global model: mean loss and accuracy over a split, pooled over its samples.
+
+And when it counts as diverged: NaN or Inf in it, a loss above its bound.
+"""
 
 from __future__ import annotations
-
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedpm_lightning.client.faults import all_finite
 from fedpm_lightning.client.memory_format import to_channels_last, use_channels_last
 from fedpm_lightning.client.objective import Objective
+from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.types import Batch, Params
 
 SPLITS = ("val", "test")
@@ -57,11 +59,6 @@ class Evaluation:
         return {f"{split}/loss": loss, f"{split}/acc": acc, **perplexity}
 
 
-def is_language(data: object) -> bool:
-    """Tell whether the data's targets are next tokens; those that do not say are not."""
-    return bool(getattr(data, "language", False))
-
-
 def predicted(logits: Tensor) -> Tensor:
     """Return class indices [B] of logits [B, classes], or 0/1 of one-output logits [B, 1] or [B]."""
     if logits.ndim == 1 or logits.shape[-1] == 1:
@@ -69,45 +66,31 @@ def predicted(logits: Tensor) -> Tensor:
     return logits.argmax(dim=-1)
 
 
-def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> Tensor:
-    """Try the network on two samples of `data`, the experiment's FederatedData, in the trainer's precision.
+def check_model(round: int, params: Params) -> None:
+    """Check the aggregate, or theta; a checkpoint of the round has not been written yet.
 
-    Returns:
-        The samples' inputs [2, ...].
+    Args:
+        round: 0-based round.
+        params: The tensors.
 
     Raises:
-        ValueError: In words, if the network cannot take the data's inputs, gives too few outputs or something else than
-            logits, or has complex parameters.
+        DivergedError: If one of them is not finite.
     """
-    for parameter, value in net.named_parameters():
-        if value.is_complex():
-            raise ValueError(
-                f"model.net {type(net).__name__}: parameter {parameter} is complex, which no method mixes: keep "
-                "its real and imaginary part as a real parameter (torch.view_as_complex in forward)"
-            )
-    clients = [data.client(k) for k in range(data.num_clients)]
-    precision = precision or nullcontext()
-    name, shape = type(net).__name__, tuple(data.input_shape)
-    try:
-        with torch.no_grad(), precision:
-            largest = max(clients, key=lambda client: client.num_samples)
-            # Two samples: a normalisation without running statistics takes them from the batch, also in evaluation.
-            inputs = next(iter(largest.everything(2)))[0]
-            outputs = net.eval()(inputs)
-    except (RuntimeError, IndexError) as cause:  # IndexError: a token outside of an embedding
-        raise ValueError(
-            f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {cause}"
-        ) from None
-    finally:
-        net.train()
-    if not isinstance(outputs, Tensor):
-        raise ValueError(
-            f"model.net {name} returns a {type(outputs).__name__}: wrap it in a module that returns the logits "
-            "[batch, classes] alone"
+    if not all_finite(params.values()):
+        raise DivergedError(
+            f"round {round + 1}: the global model has NaN or Inf; the last checkpoint stays. Lower the learning "
+            "rate or raise the damping"
         )
-    if outputs.shape[-1] not in {data.num_classes, 1 if data.num_classes == 2 else data.num_classes}:
-        raise ValueError(
-            f"model.net {name} has {outputs.shape[-1]} outputs, data.name {data.name} has "
-            f"{data.num_classes} classes: set --model.net.num_classes {data.num_classes}"
+
+
+def check_loss(round: int, name: str, value: float | None, bound: float | None) -> None:
+    """Check one loss of a round.
+
+    Raises:
+        DivergedError: If it is above `bound`, or NaN.
+    """
+    if bound is not None and value is not None and not value <= bound:
+        raise DivergedError(
+            f"round {round + 1}: {name} {value:.4g} is above model.max_loss {bound:g}; the last checkpoint stays. "
+            "Lower the learning rate, or raise the bound"
         )
-    return inputs

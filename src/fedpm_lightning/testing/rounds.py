@@ -17,7 +17,7 @@ from fedpm_lightning.client.local_round import LocalRound
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks, Round
-from fedpm_lightning.round.federation import Weighting
+from fedpm_lightning.round.experiment import Weighting
 from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.types import (
     Broadcast,

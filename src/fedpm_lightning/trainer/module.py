@@ -22,9 +22,8 @@ from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
-from fedpm_lightning.round.divergence import check_loss
-from fedpm_lightning.round.evaluation import SPLITS, is_language
-from fedpm_lightning.round.federation import Data
+from fedpm_lightning.round.data import Data, is_language
+from fedpm_lightning.round.evaluation import SPLITS, check_loss
 from fedpm_lightning.trainer.loops import install
 from fedpm_lightning.trainer.start_check import callbacks_of, check_monitors, check_trainer
 from fedpm_lightning.types import Batch, Cohort
