@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpm_lightning.data import IID, ArraySet, Dirichlet, FederatedData, Natural, sources
-from fedpm_lightning.data.federated import cohort_size
+from fedpm_lightning.data.cohorts import cohort_size
 from fedpm_lightning.types import Cohort, LocalWork
 
 

@@ -8,8 +8,9 @@ from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.parser import check_nulls
-from fedpm_lightning.data.federated import FederatedData, data_root
+from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.data.sources import has_test_part, is_language
+from fedpm_lightning.data.sources.cache import data_root
 from fedpm_lightning.round.federation import Federation
 
 

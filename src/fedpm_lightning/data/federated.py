@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
-from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningDataModule
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.batches import BatchSettings
+from fedpm_lightning.data.cohorts import Sampling, check_candidates, cohort_size, draw
 from fedpm_lightning.data.partitions.base import Partition
 from fedpm_lightning.data.partitions.dirichlet import Dirichlet
 from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
 from fedpm_lightning.data.resident import EvalLoader, Resident, RoundLoader
 from fedpm_lightning.data.sources import check_columns, check_effect, load
-from fedpm_lightning.rng import sample_by_size, sample_cohort
+from fedpm_lightning.data.sources.cache import data_root
 from fedpm_lightning.types import ClientData, Cohort
 
 log = logging.getLogger(__name__)
-
-Sampling: TypeAlias = Literal["uniform", "size", "power_of_choice"]
 
 INPUT_DTYPES: dict[str, torch.dtype] = {
     "64-true": torch.float64,
@@ -98,15 +94,9 @@ class FederatedData(LightningDataModule):
     ) -> None:
         super().__init__()
         self.name = name
-        for key, value in {
-            "num_clients": num_clients,
-            "batch_size": batch_size,
-            "eval_batch_size": eval_batch_size,
-            "limit_train": limit_train,
-            "limit_test": limit_test,
-            "width": width,
-            "stride": stride,
-        }.items():
+        counts = {"num_clients": num_clients, "batch_size": batch_size, "eval_batch_size": eval_batch_size,
+                  "width": width, "limit_train": limit_train, "limit_test": limit_test, "stride": stride}  # fmt: skip
+        for key, value in counts.items():
             if value is not None and value < 1:
                 raise ValueError(f"data.{key} must be at least 1, got {value}")
         if drop_last and batch_size is None:
@@ -136,21 +126,14 @@ class FederatedData(LightningDataModule):
     def prepare_data(self) -> None:
         """Download and decode in one process, so that the others find the finished copy."""
         if self._prepared is None and self._raw is None:
-            self._raw = self._load()
+            self._raw = load(self._request)
 
     def setup(self, stage: str | None = None) -> None:
         """Load, hold out, partition and move to the device; a second call does nothing on the same device."""
         if self._prepared is None:
-            raw, self._raw = self._raw or self._load(), None
-            self._prepared = prepare(
-                raw,
-                self.partition,
-                self.num_clients,
-                self.seed,
-                self.val_fraction,
-                self.limit_train,
-                self.limit_test,
-            )
+            raw, self._raw = self._raw or load(self._request), None
+            limits = self.limit_train, self.limit_test
+            self._prepared = prepare(raw, self.partition, self.num_clients, self.seed, self.val_fraction, *limits)
             log.info("%s, %s", self._request.name, self._prepared.report.summary())
         device, dtype = torch.device("cpu"), torch.get_default_dtype()
         if self.trainer is not None:
@@ -158,9 +141,6 @@ class FederatedData(LightningDataModule):
         if self._resident is None or (self._resident.device, self._resident.dtype) != (device, dtype):
             chosen = self._prepared.data.augmented(self.augment)
             self._resident = Resident.on(device, dtype, self._prepared, chosen, self.partition, self._settings)
-
-    def _load(self) -> ArraySet:
-        return load(self._request)
 
     @property
     def prepared(self) -> Prepared:
@@ -224,11 +204,7 @@ class FederatedData(LightningDataModule):
 
     def cohort(self, round: int) -> Cohort:
         """Return the clients of a round, or its candidates: a function of seed and round alone."""
-        if self.sampling == "uniform":
-            ids = sample_cohort(self.seed, round, self.num_clients, self.cohort_size)
-        else:
-            sizes = [data.num_samples for data in self.resident.clients]
-            ids = sample_by_size(self.seed, round, sizes, self.candidates or self.cohort_size)
+        ids = draw(self.sampling, self.seed, round, self.resident.clients, self.candidates or self.cohort_size)
         keep = None if self.candidates is None else self.cohort_size
         return Cohort(round, [self.client(k) for k in ids], self.sampling, keep)
 
@@ -249,48 +225,3 @@ class FederatedData(LightningDataModule):
         if isinstance(batch, Cohort):
             return batch
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
-
-
-def data_root(root: str | None) -> Path:
-    """Return the folder for downloads: `root`, else $FEDPM_DATA, else one in the user's cache."""
-    return Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
-
-
-def cohort_size(num_clients: int, participation: float | None, clients_per_round: int | None) -> int:
-    """Return |S_t| from a share or a number of the N clients; with neither, N.
-
-    Raises:
-        ValueError: If both are given, or the given one is outside its range.
-    """
-    if participation is not None and clients_per_round is not None:
-        raise ValueError(
-            f"data.participation ({participation}) and data.clients_per_round ({clients_per_round}) say the "
-            "same thing; set one of them to null"
-        )
-    if clients_per_round is not None:
-        if not 1 <= clients_per_round <= num_clients:
-            raise ValueError(f"data.clients_per_round must be in 1..{num_clients}, got {clients_per_round}")
-        return clients_per_round
-    if participation is None:
-        return num_clients
-    if not 0 < participation <= 1:
-        raise ValueError(f"data.participation must be in (0, 1], got {participation}")
-    return max(1, math.floor(participation * num_clients + 0.5))
-
-
-def check_candidates(sampling: Sampling, candidates: int | None, size: int, num_clients: int) -> int | None:
-    """Return how many candidates of a round are asked for their loss; None where nobody is.
-
-    Raises:
-        ValueError: If `sampling` is unknown, or the number is outside its range or has no effect.
-    """
-    if sampling not in ("uniform", "size", "power_of_choice"):
-        raise ValueError(f"data.sampling must be uniform, size or power_of_choice, got {sampling!r}")
-    if sampling != "power_of_choice":
-        if candidates is not None:
-            raise ValueError(f"data.candidates {candidates} has no effect with data.sampling {sampling}: leave it out")
-        return None
-    number = min(2 * size, num_clients) if candidates is None else candidates
-    if not size <= number <= num_clients:
-        raise ValueError(f"data.candidates must be in {size}..{num_clients} (cohort to clients), got {candidates}")
-    return number

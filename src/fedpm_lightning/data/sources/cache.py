@@ -27,6 +27,11 @@ CHECKSUM = "crc32"
 Tensors = dict[str, Tensor]
 
 
+def data_root(root: str | None) -> Path:
+    """Return the folder for downloads: `root`, else $FEDPM_DATA, else one in the user's cache."""
+    return Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
+
+
 def cache_key(files: Sequence[Path], **settings: Any) -> str:
     """Digest what a decoded copy depends on: the settings, and the names and whole content of the files.
 
