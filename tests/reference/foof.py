@@ -25,12 +25,16 @@ class Factor:
         self.rests_on, self.dense, self.enough_rows = 0.0, False, False
         self.changed, self.urgent = False, False
         self.used: tuple[Array, float] | None = None  # A and delta of the last P
+        self.lacks: Array | float = 0.0  # A_0 less what clients get of it
+        self.mixes: Array | float = 0.0  # c times that, of the last P
         self.start: Array | None = None  # A_0
         self.seen = 0
 
-    def start_from(self, A: Array) -> None:
-        """Begin at A_0, which counts as `align` batches."""
-        self.start, self.enough_rows, self.dense = A, self.kind != "tokens", True
+    def start_from(self, A: Array, by_rows: bool) -> None:
+        """Begin at A_0, which counts as `align` batches, or at its leading rows."""
+        few = by_rows and self.wide
+        self.start = leading(A, self.s.max_rows) if few else A
+        self.enough_rows, self.dense, self.lacks = self.kind != "tokens", not few, A - self.start
 
     def update(self, X: Array, n: int, due: bool) -> None:
         """Take a batch's rows in."""
@@ -64,10 +68,18 @@ class Factor:
             weights, parts = [self.s.align * self.s.ema**self.seen, *weights], [self.start, *parts]
         return sum(w / sum(weights) * A for w, A in zip(weights, parts, strict=True))
 
+    def start_share(self) -> float:
+        """Return c, the weight of the start in the mean."""
+        if self.start is None or self.s.align == np.inf:
+            return float(self.start is not None)
+        n_0 = self.s.align * self.s.ema**self.seen
+        return n_0 / (n_0 + sum(self.s.ema**age for age in range(len(self.batches))))
+
     def renew(self, due: bool) -> None:
         """Take a new P where one is due."""
         if self.used is None or self.urgent or (due and self.changed):
             A = self.A()
+            self.mixes = 0.0 if self.dense else self.start_share() * self.lacks
             self.used = A, damping(A, self.s.damping, self.s.damping_mode)
             self.changed = self.urgent = False
 
@@ -76,6 +88,13 @@ class Factor:
         assert self.used is not None
         A, delta = self.used
         return np.linalg.solve(A + delta * np.eye(self.d), G.T).T
+
+
+def leading(A: Array, m: int) -> Array:
+    """Return X_0^T X_0 + rest I of the m leading rows X_0 of A."""
+    Q = np.linalg.qr(A @ A[:, np.argsort(-np.diag(A))[:m]])[0]
+    X_0 = np.linalg.inv(np.linalg.cholesky(Q.T @ A @ Q)) @ Q.T @ A
+    return X_0.T @ X_0 + (np.trace(A) - (X_0**2).sum()) / len(A) * np.eye(len(A))
 
 
 def factored(net: Network, s: SimpleNamespace) -> list[int]:
@@ -95,15 +114,15 @@ class FOOF:
         net: The network.
         s: The settings by name.
         eta: The round's learning rate.
-        start: A_0 of every layer; empty: none.
+        start: A_0 of every layer, and whether clients sent rows for it; empty: none.
     """
 
-    def __init__(self, net: Network, s: SimpleNamespace, eta: float, start: list[Array]) -> None:
+    def __init__(self, net: Network, s: SimpleNamespace, eta: float, start: list[tuple[Array, bool]]) -> None:
         self.net, self.s, self.eta = net, s, eta
         self.layers = factored(net, s)
         self.factors = [Factor(net.places[i].shape[1], s, net.kinds[i]) for i in self.layers]
-        for factor, A in zip(self.factors, start, strict=False):
-            factor.start_from(A)
+        for factor, of_cohort in zip(self.factors, start, strict=False):
+            factor.start_from(*of_cohort)
         self.M, self.k = np.zeros(net.d), 0
         self.every = 8 if s.inv_every is None else s.inv_every
 
@@ -137,5 +156,5 @@ class FOOF:
             if s.mix_damping is not None or s.mix_factor != "last":
                 asked = s.damping if s.mix_damping is None else s.mix_damping
                 delta = damping(A, asked, s.damping_mode)
-            P.append((A, delta))
+            P.append((A + (factor.mixes if s.mix_factor == "last" else 0.0), delta))
         return P

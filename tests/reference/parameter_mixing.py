@@ -22,7 +22,7 @@ class LocalNewton(Method):
         super().__init__(problem, s)
         if getattr(s, "align", 0.0) is None:
             s.align = 20.0 if isinstance(self, FedPM) and s.ema else 0.0
-        self.shared: list[Array] = []
+        self.shared: list[tuple[Array, bool]] = []
 
     def train(self, round: int, k: int, theta: Array, shift: Array | float = 0.0) -> tuple[Array, Any]:
         """Return theta_i and the optimizer."""
@@ -37,14 +37,16 @@ class LocalNewton(Method):
     def target(self, round: int, theta: Array) -> Array:
         """Return sum w_i theta_i."""
         ends = self.cohort(round, lambda k: self.train(round, k, theta))
-        self.share({k: [factor.used for factor in o.factors] for k, (_, o) in ends.items() if isinstance(o, FOOF)})
+        foof = {k: o for k, (_, o) in ends.items() if isinstance(o, FOOF)}
+        self.share({k: [(f.used[0] + f.mixes, 0.0) for f in o.factors if f.used] for k, o in foof.items()}, foof)
         return self.p.mean({k: own for k, (own, _) in ends.items()})
 
-    def share(self, P: dict[int, list[Any]]) -> None:
-        """Keep the mean of the clients' A, block by block."""
+    def share(self, P: dict[int, list[Any]], foof: dict[int, FOOF]) -> None:
+        """Keep the mean of the clients' A, block by block, and whether all of them sent rows."""
         if getattr(self.s, "align", 0):
-            blocks = range(len(next(iter(P.values()))))
-            self.shared = [self.p.mean({k: own[block][0] for k, own in P.items()}) for block in blocks]
+            A = [self.p.mean({k: own[b][0] for k, own in P.items()}) for b in range(len(next(iter(P.values()))))]
+            by_rows = [not any(o.factors[b].dense for o in foof.values()) for b in range(len(A))]
+            self.shared = list(zip(A, by_rows, strict=True))
 
 
 class FedPM(LocalNewton):
@@ -64,7 +66,7 @@ class FedPM(LocalNewton):
         net = self.p.net
         places = [net.places[i] for i in factored(net, self.s)] if self.s.preconditioner == "foof" else whole
         uploaded = {k: self.uploaded(k, *end) for k, end in ends.items()}
-        self.share(uploaded)
+        self.share(uploaded, {k: o for k, (_, o) in ends.items() if isinstance(o, FOOF)})
         target = self.p.mean({k: own for k, (own, _) in ends.items()})
         for block, place in enumerate(places):
             P = {k: self.shrunk(*own[block]) for k, own in uploaded.items()}

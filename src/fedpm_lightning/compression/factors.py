@@ -30,6 +30,7 @@ from fedpm_lightning.compression.packed import INT8, Int8Rows, Numbers, Packed, 
 from fedpm_lightning.curvature.damping import damped_cholesky
 from fedpm_lightning.curvature.math import add_gram, full_precision, mirrored, trace, widen
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.started import StartedPreconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 
 FactorForm: TypeAlias = Literal["full", "bfloat16", "int8", "low_rank"]
@@ -184,6 +185,8 @@ def pack(P: Preconditioner, form: FactorForm, share: float, damped: bool = True)
     """
     if type(P) is DensePreconditioner and P.d > 1:
         return _checked(PackedFactor(P.layer, _dense(P, form, share), P.delta, rows=False), damped)
+    if isinstance(P, StartedPreconditioner):
+        return pack(P.own, form, share, damped)
     if type(P) is not LowRankPreconditioner:
         return None
     X = P.factor

@@ -22,6 +22,8 @@ from fedpm_lightning.checks import at_least
 from fedpm_lightning.compression.factors import FactorForm, PackedFactor, pack
 from fedpm_lightning.compression.packed import Int8Rows, Largest, Levels, Numbers, Packed
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.started import StartedPreconditioner
+from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params
 
 ParameterForm: TypeAlias = Literal["full", "bfloat16", "int8", "topk", "qsgd"]
@@ -188,7 +190,14 @@ def unpacked(layer: str, kept: Mapping[str, Any], like: Preconditioner) -> Packe
 
 def rebuilt(P: Factors, forms: Mapping[str, PackedFactor | None]) -> dict[str, Preconditioner]:
     """Return what the receiver has: a P that travels as it is, or what its form decodes to."""
-    return {name: P[name] if form is None else form.decode() for name, form in forms.items()}
+    return {name: P[name] if form is None else beside_start(P[name], form.decode()) for name, form in forms.items()}
+
+
+def beside_start(P: Preconditioner, sent: Preconditioner) -> Preconditioner:
+    """Return what was sent, beside the start that P shares with all clients, if it does."""
+    if isinstance(P, StartedPreconditioner) and isinstance(sent, LowRankPreconditioner):
+        return P.with_own(sent)
+    return sent
 
 
 def one_of(name: str, value: Any, known: tuple[Any, ...]) -> Any:

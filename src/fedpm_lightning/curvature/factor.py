@@ -12,6 +12,7 @@ Deviations from the paper (arXiv:2511.09100 takes the last batch):
       the Gram matrix of the rows grows with them instead of being recomputed. Beyond that A is dense.
     - With `max_rows`, a wide layer keeps only its last batches' rows, no more than that together: the mean above, cut
       off at the oldest of them. The newest batch stays whole, because its gradient lies in the span of its rows.
+    - Where such a layer starts from A_0, it starts from rows X_0, A_0 ~ X_0^T X_0 + rest I, see started.py.
 """
 
 from __future__ import annotations
@@ -27,56 +28,12 @@ from fedpm_lightning.curvature.diagonal import damped_factor
 from fedpm_lightning.curvature.math import Spatial, full_precision, gram, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.started import Start, StartedPreconditioner
+from fedpm_lightning.curvature.weighted_rows import WeightedRows
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 
-
-class WeightedRows:
-    """Rows of several batches with A = X^T diag(w) X, and their Gram matrix X X^T.
-
-    Args:
-        X: The first batch's rows, [*, R, d], already divided by sqrt(n).
-        ema: Decay of a batch's weight with every later batch, in (0, 1].
-    """
-
-    def __init__(self, X: Tensor, ema: float) -> None:
-        self._rows, self._gram, self._ema = X, X @ X.mT, ema
-        self._sizes = [X.shape[-2]]  # rows of each batch, oldest first
-
-    def __len__(self) -> int:
-        return self._rows.shape[-2]
-
-    def append(self, X: Tensor) -> None:
-        """Add a batch."""
-        strip = self._rows @ X.mT
-        upper, lower = torch.cat([self._gram, strip], dim=-1), torch.cat([strip.mT, X @ X.mT], dim=-1)
-        self._gram = torch.cat([upper, lower], dim=-2)
-        self._rows = torch.cat([self._rows, X], dim=-2)
-        self._sizes.append(X.shape[-2])
-
-    def make_room(self, rows: int, limit: int) -> None:
-        """Forget the oldest batches, all of them if need be, so that `rows` more are at most `limit`."""
-        while self._sizes and len(self) + rows > limit:
-            oldest = self._sizes.pop(0)
-            self._rows, self._gram = self._rows[..., oldest:, :], self._gram[..., oldest:, oldest:]
-
-    def pick(self, clients: list[int]) -> WeightedRows:
-        """Return some clients of a stack."""
-        picked = copy.copy(self)
-        picked._rows, picked._gram = self._rows[clients], self._gram[clients]
-        picked._sizes = list(self._sizes)
-        return picked
-
-    @property
-    def shares(self) -> list[float]:
-        """The weights w of the batches, oldest first; they sum to 1."""
-        decays = [self._ema**age for age in reversed(range(len(self._sizes)))]
-        return [decay / sum(decays) for decay in decays]
-
-    def scaled(self) -> tuple[Tensor, Tensor]:
-        """Return diag(sqrt(w)) X and its Gram matrix: the X and K of `LowRankPreconditioner`."""
-        pairs = zip(self.shares, self._sizes, strict=True)
-        root = torch.cat([self._rows.new_full((size,), share**0.5) for share, size in pairs])
-        return self._rows * root.unsqueeze(-1), self._gram * torch.outer(root, root)
+WIDE = 4
+"""The width in units of `max_rows` from which a layer is held to so many rows."""
 
 
 class RunningFactor:
@@ -118,6 +75,7 @@ class RunningFactor:
         self._state: Tensor | WeightedRows | None = None  # A, or the rows it is made of
         self._errors: Tensor | None = None  # E sqrt(n) of the newest rows
         self._start: tuple[Tensor, float] | None = None  # A_0 and what is left of its n_0
+        self._rest: Tensor | None = None  # where A_0 is few rows: what they lack, on the diagonal
 
     def start_from(self, A: Tensor, batches: float) -> None:
         """Begin the running mean at A [*, d, d], which counts as so many batches (inf: no batch changes it).
@@ -126,6 +84,11 @@ class RunningFactor:
         """
         self._state, self._total, self._start, self.enough_rows = A, batches, (A, batches), self._rows_suffice
         self._d = A.shape[-1]
+
+    def start_from_rows(self, X: Tensor, rest: Tensor, batches: float) -> None:
+        """Begin the running mean at X^T X + rest I, X [*, r, d]; see `start_from`."""
+        self._state, self._rest, self._total = WeightedRows(X, self.ema, batches), rest.to(X), batches
+        self.enough_rows, self._d = self._rows_suffice, X.shape[-1]
 
     @torch.no_grad()
     def update(self, rows: Rows, due: bool = True) -> None:
@@ -158,30 +121,41 @@ class RunningFactor:
     @property
     def errors(self) -> Tensor | None:
         """E, scaled so that G = E^T X for the last rows X of the newest P, where they are known and P has rows."""
-        if self._errors is None or not isinstance(self._state, WeightedRows):
+        if self._errors is None or not isinstance(self._state, WeightedRows) or not self._state.shares[-1]:
             return None
         return self._errors / self._state.shares[-1] ** 0.5
 
     def _windowed(self) -> bool:
         """Whether this layer is so wide that only its last rows are kept."""
-        return self.max_rows is not None and self._d >= 4 * self.max_rows
+        return self.max_rows is not None and self._d >= WIDE * self.max_rows
 
     def _few(self, rows: Rows) -> bool:
         """Whether the rows, with those that will be kept, number less than d/2."""
-        kept = len(self._state) if isinstance(self._state, WeightedRows) and not self._windowed() else 0
+        state = None if self._windowed() else self._state
+        kept = len(state) - state.head if isinstance(state, WeightedRows) else 0
         return kept + rows.R < rows.values.shape[-1] / 2
 
     def _mixed(self, A: Tensor, share: float) -> Tensor:
         """Return (1 - share) old + share A; never in place, because an earlier step's P may share the old."""
         if self._state is None:
             return A
-        old = self._state if isinstance(self._state, Tensor) else gram(self._state.scaled()[0])
-        return torch.lerp(old, A, share)
+        return torch.lerp(self._state if isinstance(self._state, Tensor) else self._dense(self._state), A, share)
+
+    def _dense(self, rows: WeightedRows) -> Tensor:
+        """Return the A of few rows; a start of few rows becomes a dense one."""
+        X = rows.scaled()[0]
+        if self._rest is None:
+            return gram(X)
+        own, share = gram(X[..., rows.head :, :]), rows.shares[0]
+        A = gram(X[..., : rows.head, :]) / share
+        A.diagonal(dim1=-2, dim2=-1).add_(self._rest)
+        self._start, self._rest = (A, self.ema * rows.start), None
+        return own + share * A
 
     @property
     def stays_dense(self) -> bool:
         """Whether A is dense, has as many rows as it needs, and will, however few come next."""
-        return self._diagonal or (self.enough_rows and self.ema > 0)
+        return self._diagonal or (isinstance(self._state, Tensor) and self.enough_rows and self.ema > 0)
 
     @property
     def age(self) -> tuple[int, bool, bool]:
@@ -214,7 +188,9 @@ class RunningFactor:
 
     def preconditioner_without_start(self, delta: float, mode: DampingMode) -> Preconditioner:
         """Return P = A + delta I over what has been observed alone, without the start; not factorised."""
-        if self._start is None or not isinstance(self._state, Tensor):
+        if isinstance(self._state, WeightedRows):
+            return self._of_rows(self._state.without_start(), delta, mode, None)
+        if self._start is None or self._state is None:
             return self.preconditioner(delta, mode)
         A, batches = self._start
         own = torch.lerp(A, self._state, self._total / (self._total - batches))
@@ -235,5 +211,13 @@ class RunningFactor:
             )
         if isinstance(self._state, Tensor):
             return damped_factor(self.layer, self._state, delta, mode, self._diagonal)
-        X, K = self._state.scaled()
-        return LowRankPreconditioner(self.layer, X, damping(delta, mode, trace(K) / X.shape[-1]), K)
+        return self._of_rows(self._state, delta, mode, self._rest)
+
+    def _of_rows(self, rows: WeightedRows, delta: float, mode: DampingMode, rest: Tensor | None) -> Preconditioner:
+        """Return P over few rows, the first of which are a start that lacks `rest` on its diagonal."""
+        X, K = rows.scaled()
+        scale = trace(K) / X.shape[-1]
+        if rest is None:
+            return LowRankPreconditioner(self.layer, X, damping(delta, mode, scale), K)
+        start = Start(rows.head, rows.shares[0], rest)
+        return StartedPreconditioner(self.layer, X, damping(delta, mode, scale + start.diagonal), K, start)

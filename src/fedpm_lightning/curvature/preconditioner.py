@@ -98,20 +98,24 @@ class Preconditioner(ABC):
 
     def with_damping(self, delta: float, mode: DampingMode = "absolute") -> Self:
         """Return A + (another delta) I over the same A, not factorised."""
-        return type(self)(self.layer, self.factor, damping(delta, mode, self.scale))
+        return self._like(self.factor, damping(delta, mode, self.scale))
 
     def message(self) -> Self:
         """Return what a client uploads: the same P without its Cholesky factor."""
-        return type(self)(self.layer, self.factor, self.delta)
+        return self._like(self.factor, self.delta)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
         """Return P on `device`, and in `dtype` where one is given; not factorised."""
         dtype = dtype or self.factor.dtype
-        return type(self)(self.layer, self.factor.to(device, dtype), self.delta.to(device, dtype))
+        return self._like(self.factor.to(device, dtype), self.delta.to(device, dtype))
 
     def __getitem__(self, client: int | slice) -> Preconditioner:
         """Return one client's P out of a stack, or of a slice of clients."""
-        return type(self)(self.layer, self.factor[client], self.delta[client])
+        return self._like(self.factor[client], self.delta[client])
+
+    def _like(self, factor: Tensor, delta: Tensor) -> Self:
+        """Return a P of the same kind over another factor, not factorised."""
+        return type(self)(self.layer, factor, delta)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.layer!r}, {list(self.factor.shape)}, delta={self.delta.tolist()})"

@@ -44,12 +44,19 @@ class LowRankPreconditioner(Preconditioner):
         super().__init__(layer, factor, delta)
         self._gram = K
         self._rows = factor  # in the dtype of the solve
+        self.rest: Tensor | float = 0.0
+        """What A has on its diagonal beside X^T X, [*]."""
+
+    @property
+    def ridge(self) -> Tensor:
+        """All that stands on the diagonal beside X^T X, [*]."""
+        return self.delta + self.rest
 
     @property
     @override
     def scale(self) -> Tensor:
         total = self.factor.square().sum((-2, -1)) if self._gram is None else trace(self._gram)
-        return total / self.d
+        return total / self.d + self.rest
 
     @property
     @override
@@ -61,12 +68,12 @@ class LowRankPreconditioner(Preconditioner):
     def factorise(self) -> Self:
         scale = self.scale
         with full_precision(self.factor.device):
-            if (self.delta < FLOAT32_SHARE * self.d * scale).any():
+            if (self.ridge < FLOAT32_SHARE * self.d * scale).any():
                 self._rows, self._gram = self.factor.double(), None
             gram = self._rows @ self._rows.mT if self._gram is None else self._gram
-            delta, scale = self.delta.to(gram.dtype), scale.to(gram.dtype)
-            self._cholesky, delta = damped_cholesky(gram, delta, scale, self.layer, least=LEAST_SHARE)
-        self.delta = delta.to(self.factor.dtype)
+            ridge, scale = self.ridge.to(gram.dtype), scale.to(gram.dtype)
+            self._cholesky, ridge = damped_cholesky(gram, ridge, scale, self.layer, least=LEAST_SHARE)
+        self.delta = ridge.to(self.factor.dtype) - self.rest
         return self
 
     @override
@@ -76,7 +83,7 @@ class LowRankPreconditioner(Preconditioner):
         with full_precision(G.device):
             X, V = self._rows, G.to(self._rows.dtype)
             inner = cholesky_solve(self._cholesky, V @ X.mT)
-            return ((V - inner @ X) / self.delta.to(V.dtype)[..., None, None]).to(self.factor.dtype)
+            return ((V - inner @ X) / self.ridge.to(V.dtype)[..., None, None]).to(self.factor.dtype)
 
     def solve_errors(self, E: Tensor) -> Tensor:
         """Return E^T X_last P^-1, [*, out, d], for the last rows X_last of X, as many as E [*, R', out] has."""
@@ -97,16 +104,20 @@ class LowRankPreconditioner(Preconditioner):
         with full_precision(V.device):
             X = self.factor.to(V.dtype)
             add_matmul(S, V @ X.mT, X, weight)
-        S.addcmul_(V, self.delta.to(V.dtype)[..., None, None], value=weight)
+        S.addcmul_(V, self.ridge.to(V.dtype)[..., None, None], value=weight)
 
     @override
     def add_to(self, S: Tensor, weight: float) -> None:
         with full_precision(S.device):
             add_gram(S, self.factor.to(S.dtype), weight)
-        S.diagonal(dim1=-2, dim2=-1).add_(self.delta.to(S.dtype).unsqueeze(-1), alpha=weight)
+        S.diagonal(dim1=-2, dim2=-1).add_(self.ridge.to(S.dtype).unsqueeze(-1), alpha=weight)
 
     @override
     def core(self) -> Tensor:
         X = self.factor.double()
         with full_precision(X.device):
+            if isinstance(self.rest, Tensor):
+                A = X.mT @ X
+                A.diagonal(dim1=-2, dim2=-1).add_(self.rest.unsqueeze(-1))
+                return A
             return X @ X.mT if X.shape[-2] < self.d else X.mT @ X

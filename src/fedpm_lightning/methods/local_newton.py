@@ -15,17 +15,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.curvature.diagonal import damped_factor
 from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.started import started_from
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.preconditioners import Foof, LocalPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.server.aggregator import Aggregator
-from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS, Block, FactorGatheringMean
+from fedpm_lightning.server.preconditioned import (
+    PRECONDITIONERS,
+    SHARED_BY_ROWS,
+    SHARED_FACTORS,
+    Block,
+    FactorGatheringMean,
+)
 from fedpm_lightning.types import Broadcast, ClientUpdate, Params, ServerState
 
 
@@ -96,8 +104,17 @@ class LocalNewton(Method):
         if not self.preconditioner.align or SHARED_FACTORS not in server:
             return {}
         A: Params = server[SHARED_FACTORS]
-        diagonal = {block.name for block in self.blocks if isinstance(block, Layer) and block.diagonal}
-        return {SHARED_FACTORS: {n: damped_factor(n, one, 0.0, "absolute", n in diagonal) for n, one in A.items()}}
+        by_rows: list[str] = server.get(SHARED_BY_ROWS, [])
+        return {
+            SHARED_FACTORS: {b.name: self._sent(b, A[b.name], b.name in by_rows) for b in self.blocks if b.name in A}
+        }
+
+    def _sent(self, block: Block, A: Tensor, by_rows: bool) -> Preconditioner:
+        """Return a mean factor in the form in which clients get it."""
+        most = self.preconditioner.most_rows(block) if by_rows else None
+        if most is not None:
+            return started_from(block.name, A, most)
+        return damped_factor(block.name, A, 0.0, "absolute", isinstance(block, Layer) and block.diagonal)
 
     def client_update(self, client: Client) -> ClientUpdate:
         """Train locally and upload theta_i, and the factors where the next round starts from their mean."""

@@ -80,6 +80,10 @@ class LocalPreconditioner(ABC):
         """Return the server's running sums of one block around its starting weights W [*, out, d]."""
         return RunningPreconditionedMix(block.name, W, off_diagonal)
 
+    def most_rows(self, block: Block) -> int | None:
+        """Return how many rows a wide block's mean A is sent as, where its clients send rows; None: all of A."""
+        return None
+
     def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
         """Return the P_i over the whole local data at theta_i, where `mix_factors` has `full_pass`."""
         raise NotImplementedError(f"{type(self).__name__} names full_pass among its mix_factors without having it")

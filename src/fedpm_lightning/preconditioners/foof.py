@@ -19,6 +19,7 @@ from fedpm_lightning.checks import at_least, positive, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
 from fedpm_lightning.curvature.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.factor import WIDE
 from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
 from fedpm_lightning.curvature.layers import Rules, find_rules
 from fedpm_lightning.curvature.layout import Layer
@@ -107,7 +108,7 @@ class Foof(LayerPreconditioner):
         self, client: Client, blocks: Sequence[Block], lr: float, momentum: float, weight_decay: float
     ) -> FOOF:
         plain = lr if self.lr_plain is None else self.lr_plain * client.lr_factor
-        start = {name: P.factor for name, P in client.broadcast.extra.get(SHARED_FACTORS, {}).items()}
+        start = client.broadcast.extra.get(SHARED_FACTORS)
         layers = cast(Sequence[Layer], blocks)
         return FOOF(client.model.params, layers, self, lr, momentum, weight_decay, lr_plain=plain, start=start)
 
@@ -125,6 +126,12 @@ class Foof(LayerPreconditioner):
         other = copy.copy(self)
         other.align = batches
         return other
+
+    @override
+    def most_rows(self, block: Block) -> int | None:
+        layer = cast(Layer, block)
+        wide = self.max_rows is not None and layer.groups == 1 and layer.d >= WIDE * self.max_rows
+        return self.max_rows if wide else None
 
     @override
     def stackable(self, net: nn.Module | None = None) -> Stackable:

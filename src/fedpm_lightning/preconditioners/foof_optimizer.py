@@ -62,7 +62,8 @@ class FOOF(PreconditionedOptimizer):
         momentum: In [0, 1).
         weight_decay: Joins G before P^-1.
         lr_plain: eta of the other parameters; None: `lr`.
-        start: Layer name -> the A [*, d, d] that its running mean begins at, which counts as `align` batches.
+        start: Layer name -> the A that its running mean begins at, which counts as `align` batches: a dense P, or few
+            rows with what they lack on the diagonal as their delta.
 
     Raises:
         ValueError: If a hyper-parameter is outside its range, or `params` lacks a layer's parameter.
@@ -77,7 +78,7 @@ class FOOF(PreconditionedOptimizer):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         lr_plain: float | None = None,
-        start: Mapping[str, Tensor] | None = None,
+        start: Mapping[str, Preconditioner] | None = None,
     ) -> None:
         factored = _factored(params, layers)
         lr = at_least("lr", lr, 0)
@@ -103,18 +104,25 @@ class FOOF(PreconditionedOptimizer):
         }
         for layer in layers:
             if start and layer.name in start:
-                factor = cast(RunningFactor, self._factors[layer.name])
-                factor.start_from(self._beside_clients(layer, start[layer.name]), foof.align)
+                self._start(layer, start[layer.name])
         self._P: dict[str, Preconditioner] = {}
         self._batched = BatchedSolves()
         self._explained: dict[str, bool] = {}  # whether G = E^T X
         self._batch: dict[str, Rows] = {}  # this batch's rows with their errors, where those are known
-        self._stepped_by_errors: set[str] = set()  # layers whose last step was (X P^-1)^T E with a dense P
+        self._stepped_by_errors: set[str] = set()  # layers whose steps are (X P^-1)^T E while P lasts
         self._names = {id(p): name for name, p in params.items()}
         self._awaiting = bool(layers)
 
+    def _start(self, layer: Layer, P: Preconditioner) -> None:
+        factor = cast(RunningFactor, self._factors[layer.name])
+        A = self._beside_clients(layer, P.factor)
+        if isinstance(P, LowRankPreconditioner):
+            factor.start_from_rows(A, P.delta, self.foof.align)
+        else:
+            factor.start_from(A, self.foof.align)
+
     def _beside_clients(self, layer: Layer, A: Tensor) -> Tensor:
-        """Return A [*, d, d] with the leading client axis of stacked leaves."""
+        """Return A [*, d, d], or rows [*, r, d], with the leading client axis of stacked leaves."""
         W = layer.matrix(self.leaves)
         here = A.to(W.device, torch.promote_types(W.dtype, torch.float32))
         return here.expand(*W.shape[: W.dim() - A.dim()], *A.shape)
@@ -208,21 +216,23 @@ class FOOF(PreconditionedOptimizer):
     def _from_errors(self, layer: Layer, P: Preconditioner, fresh: bool, gradients: Params) -> Tensor | None:
         """Return G P^-1 = E^T (X P^-1) where that is the cheaper way and, as the first step found, G is E^T X.
 
-        A low-rank P must be fresh, so that it ends with this batch's rows; a dense one needs few rows beside outputs.
+        A fresh low-rank P ends with this batch's rows; another P needs few rows beside outputs.
         """
         batch = self._batch.get(layer.name)
-        low_rank = isinstance(P, LowRankPreconditioner)
+        newest = self._factors[layer.name].errors if fresh and isinstance(P, LowRankPreconditioner) else None
+        few = layer.patches is None and batch is not None and layer.out >= 2 * batch.R
         if batch is None or batch.errors is None or any(g["weight_decay"] for g in self.param_groups):
             return None
-        if not (fresh if low_rank else layer.patches is None and layer.out >= 2 * batch.R):
+        if newest is None and not few:
             return None
         if layer.name not in self._explained:
             self._explained[layer.name] = explains(batch.errors, batch.values, layer.matrix(gradients))
         if not self._explained[layer.name]:
             return None
-        if isinstance(P, LowRankPreconditioner):
-            return P.solve_errors(cast(Tensor, self._factors[layer.name].errors))
-        self._stepped_by_errors.add(layer.name)
+        if few:
+            self._stepped_by_errors.add(layer.name)
+        if newest is not None and isinstance(P, LowRankPreconditioner):
+            return P.solve_errors(newest)
         return batch.errors.mT @ P.solve(batch.values)
 
     def _apply(self, steps: Params) -> None:

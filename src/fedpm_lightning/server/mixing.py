@@ -24,6 +24,8 @@ from torch import Tensor
 from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, NonFiniteCurvatureError, damped_cholesky
 from fedpm_lightning.curvature.math import mirrored, trace
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.started import StartedPreconditioner
+from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.types import Params
 
 
@@ -82,19 +84,40 @@ class RunningFactorMean:
 
     def __init__(self, d: int, like: Tensor) -> None:
         groups = like.shape[:-2]
-        self.S1 = like.new_zeros(*groups, d, d)
+        self._S1 = like.new_zeros(*groups, d, d)
         self.delta = like.new_zeros(groups)
         self.weight = like.new_zeros(())
+        self.dense = like.new_zeros(())
+        """sum w_i of the clients that sent more than few rows."""
+        self.start: Tensor | None = None
+        """A_0 [d, d], which some P_i share: c_i A_0 is added once for all of them."""
+        self._shares = 0.0  # sum w_i c_i that S1 still lacks
 
-    def add(self, P: Preconditioner, weight: float) -> None:
-        """Add one client's P_i, on this device and in float64."""
-        P.add_to(self.S1, weight)
-        self.delta.add_(P.delta, alpha=weight)
+    def add(self, P: Preconditioner, weight: float) -> tuple[Preconditioner, float]:
+        """Add one client's P_i; return what is to be added of it here and now, on this device, and c_i."""
+        share = 0.0
+        self.dense += weight * (not isinstance(P, LowRankPreconditioner))
+        own = P
+        if isinstance(P, StartedPreconditioner) and self.start is not None:
+            own, share = P.own, P.start.share
+        here = own.to(self._S1.device, self._S1.dtype)
+        here.add_to(self._S1, weight)
+        self.delta.add_(here.delta, alpha=weight)
         self.weight += weight
+        self._shares += weight * share
+        return here, share
+
+    @property
+    def S1(self) -> Tensor:
+        """Sum w_i P_i, of which the lower triangle counts."""
+        if self._shares and self.start is not None:
+            self._S1.add_(self.start.to(self._S1), alpha=self._shares)
+            self._shares = 0.0
+        return self._S1
 
     def tensors(self) -> list[Tensor]:
-        """Return S1 (its lower triangle counts) and the sums of dampings and weights, to be all-reduced in place."""
-        return [self.S1, self.delta, self.weight]
+        """Return S1 and the sums of dampings and weights, to be all-reduced in place."""
+        return [self.S1, self.delta, self.weight, self.dense]
 
     @property
     def mean_factor(self) -> Tensor:
@@ -122,6 +145,7 @@ class RunningPreconditionedMix:
         self._W, self._dtype = W.detach().double(), W.dtype
         self.factors = RunningFactorMean(W.shape[-1], self._W)
         self._S2, self._D = torch.zeros_like(self._W), torch.zeros_like(self._W)
+        self._shared: Tensor | None = None  # sum w_i c_i (W_i - W), whose product with A_0 the sums still lack
         self._share = off_diagonal
         # sum w_i (W_i - W) diag(P_i), where the off-diagonal entries are shrunk
         self._diagonal = torch.zeros_like(self._W) if off_diagonal < 1 else None
@@ -133,12 +157,25 @@ class RunningPreconditionedMix:
             ValueError: If `weight` is negative or not finite.
         """
         _check_weight(weight)
-        here, difference = P.to(self._W.device, self._W.dtype), torch.sub(W.to(self._W.device), self._W)
-        self.factors.add(here, weight)
+        difference = torch.sub(W.to(self._W.device), self._W)
+        here, share = self.factors.add(P, weight)
+        if share:
+            shared = torch.zeros_like(self._W) if self._shared is None else self._shared
+            self._shared = shared.add_(difference, alpha=weight * share)
         here.add_product(self._S2, difference, weight)
         self._D.add_(difference, alpha=weight)
         if self._diagonal is not None:
             self._diagonal.add_(difference * here.diagonal().unsqueeze(-2), alpha=weight)
+
+    def _settle(self) -> None:
+        """Add the products with A_0 to the sums."""
+        if self._shared is None or self.factors.start is None:
+            return
+        A = self.factors.start.to(self._W)
+        self._S2.addmm_(self._shared, A)
+        if self._diagonal is not None:
+            self._diagonal.addcmul_(self._shared, A.diagonal())
+        self._shared = None
 
     @property
     def shrinks(self) -> bool:
@@ -152,6 +189,7 @@ class RunningPreconditionedMix:
 
     def tensors(self) -> list[Tensor]:
         """Return the running sums, to be all-reduced in place."""
+        self._settle()
         return [*self.factors.tensors(), self._S2, self._D, *([] if self._diagonal is None else [self._diagonal])]
 
     def finish(self) -> Tensor:
@@ -173,6 +211,7 @@ class RunningPreconditionedMix:
 
     def _shrunk(self) -> tuple[Tensor, Tensor]:
         """Return S1 and S2 of the P_i whose off-diagonal entries are multiplied by `off_diagonal`."""
+        self._settle()
         S1, S2 = self.factors.S1, self._S2
         if self._diagonal is None:
             return S1, S2

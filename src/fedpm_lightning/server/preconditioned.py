@@ -20,6 +20,9 @@ from fedpm_lightning.types import ClientUpdate, Params, ServerState
 SHARED_FACTORS = "A"
 """Key of the cohort's mean factors in the server's state and in the broadcast: layer name -> A."""
 
+SHARED_BY_ROWS = "A by rows"
+"""Key of the names of layers whose clients sent few rows in the round that `SHARED_FACTORS` are of."""
+
 PRECONDITIONERS = "P"
 """Key of the uploaded preconditioners in `ClientUpdate.message`: layer name -> P_i."""
 
@@ -90,6 +93,9 @@ class PreconditionedAggregator(Aggregator):
         if mixes is None:
             mixes = {layer.name: RunningPreconditionedMix(layer.name, layer.matrix(theta)) for layer in layers}
         self._mixes: dict[str, BlockMix] = dict(mixes)
+        for name, mix in self._mixes.items():
+            if isinstance(mix, RunningPreconditionedMix):
+                mix.factors.start = shared_factor(kept, name, theta)
         mixed = {name for layer in layers for name in layer.params}
         self._mean = RunningMean({name: W for name, W in theta.items() if name not in mixed})
 
@@ -149,14 +155,15 @@ class FactorGatheringMean(MeanAggregator):
         self._theta, self._kept = theta, kept
         W = {layer.name: layer.matrix(theta).double() for layer in layers}
         self._factors = {name: RunningFactorMean(matrix.shape[-1], matrix) for name, matrix in W.items()}
+        for name, mean in self._factors.items():
+            mean.start = shared_factor(kept, name, theta)
 
     def add(self, update: ClientUpdate, weight: float) -> None:
         """Add w_i theta_i, and w_i P_i of every layer that this client ran."""
         super().add(update, weight)
         P: dict[str, Preconditioner] = update.message[PRECONDITIONERS]
         for name, own in P.items():
-            mean = self._factors[name]
-            mean.add(own.to(mean.S1.device, mean.S1.dtype), weight)
+            self._factors[name].add(own, weight)
 
     def factor_means(self) -> dict[str, RunningFactorMean]:
         """Return the running mean factor of every layer that a client contributed to."""
@@ -181,3 +188,11 @@ def keep_factors(server: ServerState | None, means: Mapping[str, RunningFactorMe
         like = widen(next(iter(theta.values())))
         A = {name: mean.mean_factor.to(like.dtype) for name, mean in means.items()}
         server[SHARED_FACTORS] = {**server.get(SHARED_FACTORS, {}), **A}
+        by_rows = {name for name, mean in means.items() if not float(mean.dense)}
+        server[SHARED_BY_ROWS] = sorted(set(server.get(SHARED_BY_ROWS, ())) - A.keys() | by_rows)
+
+
+def shared_factor(server: ServerState | None, layer: str, theta: Params) -> Tensor | None:
+    """Return the A_0 of a layer that clients of this round started from."""
+    A: Tensor | None = (server or {}).get(SHARED_FACTORS, {}).get(layer)
+    return None if A is None else A.to(next(iter(theta.values())).device)
