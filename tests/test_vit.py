@@ -55,9 +55,9 @@ def test_timms_trains_by_its_class_path(cifar10, capsys, tmp_path, method):
 
 
 def test_without_timm_the_extra_is_named(monkeypatch, capsys):
-    from fedpm_lightning.configuration import parser
+    from fedpm_lightning.configuration import messages, parser
 
-    monkeypatch.setitem(parser.EXTRAS, "no_timm", "timm")
+    monkeypatch.setitem(messages.EXTRAS, "no_timm", "timm")
     with pytest.raises(SystemExit):
         parser.ShortErrorParser().error("Parser key \"model.net\": No module named 'no_timm'")
     assert "pip install 'fedpm-lightning[timm]'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import cache
 from pathlib import Path
 
 RECORD = "commit.txt"
@@ -27,6 +28,12 @@ def commit(package: Path) -> str:
         return "unknown"
 
 
+@cache
+def own_commit() -> str:
+    """Return the commit of this package."""
+    return commit(Path(__file__).resolve().parent)
+
+
 def version_line() -> str:
     """Return what `fedpm --version` prints."""
     from importlib.metadata import PackageNotFoundError, version
@@ -35,4 +42,4 @@ def version_line() -> str:
         number = version("fedpm-lightning")
     except PackageNotFoundError:  # run from the sources, without an installation
         number = "(not installed)"
-    return f"fedpm-lightning {number}, commit {commit(Path(__file__).resolve().parent)}"
+    return f"fedpm-lightning {number}, commit {own_commit()}"

@@ -13,6 +13,7 @@ from fedpm_lightning.callbacks.run_facts import plain, to_json
 from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.run import Column, Heterogeneity, load_run
+from fedpm_lightning.version import version_line
 
 # torch renamed what Lightning still imports.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
@@ -53,6 +54,7 @@ def test_one_row_a_round_and_a_complete_summary(fit, files, tiny):
     assert found["monitor"]["key"] == "val/acc" and "validation" in found["monitor"]["why"]
     assert found["best"]["val/acc"] == 0.6 and found["final"]["val/acc"] == 0.4
     assert found["versions"].keys() == {"fedpm", "torch", "lightning", "python"}
+    assert version_line().endswith(f"commit {found['commit']}")
     assert json.loads((files.run_dir / "partition.json").read_text())["sizes"] == [3, 4]
 
 

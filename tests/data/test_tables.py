@@ -74,6 +74,11 @@ def test_columns_by_name_and_a_file_alone(read, folder):
     assert not has_test_part("csv", str(folder / "train.csv"), folder) and has_test_part("csv", str(folder), folder)
 
 
+def test_a_column_called_label_needs_no_naming():
+    frame = TRAIN.rename(columns={"paid": "label"})
+    assert from_frames(frame).y_train.tolist() == from_frames(TRAIN, label="paid").y_train.tolist()
+
+
 def test_whole_numbers_of_any_kind_are_classes():
     for values in ([3, 1, 3], [3.0, 1.0, 3.0]):
         found = from_frames(pd.DataFrame({"x": [0.1, 0.2, 0.3], "y": values}), label="y")

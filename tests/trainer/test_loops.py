@@ -116,8 +116,9 @@ def test_hooks_of_this_package_are_called_on_the_short_way_in_lightnings_order(q
 
 
 @pytest.mark.parametrize(
-    "words", [("--trainer.limit_val_batches", "1"), ("--trainer.profiler", "simple")], ids=["limit", "profiler"]
+    "words", [("--trainer.limit_val_batches", "0"), ("--trainer.profiler", "simple")], ids=["limit", "profiler"]
 )
 def test_what_lightning_does_besides_is_left_to_it(quickstart, short_ways, words):
     run = quickstart(*SHORT[2:], "--rounds", "1", *words)
-    assert run.code == 0 and not short_ways and float(run.rows[0]["val/acc"]) > 0
+    assert run.code == 0 and not short_ways
+    assert (float(run.rows[0].get("val/acc") or 0) > 0) == ("--trainer.profiler" in words)

@@ -30,7 +30,9 @@ def trainer(*callbacks, **options):
         ({"overfit_batches": 1}, "trainer.overfit_batches 1 .* use data.limit_train"),
         ({"limit_train_batches": 0}, "trainer.limit_train_batches 0 .* use data.limit_train"),
         ({"limit_train_batches": 3}, "trainer.limit_train_batches 3 .* use data.limit_train"),
-        ({"limit_test_batches": 2}, "trainer.limit_test_batches 2 .* use data.limit_test"),
+        ({"limit_test_batches": 1}, "trainer.limit_test_batches 1 .* use data.limit_test"),
+        ({"limit_val_batches": 1}, "trainer.limit_val_batches 1 .* use data.limit_test or data.val_fraction"),
+        ({"limit_val_batches": 0.5}, "trainer.limit_val_batches 0.5 .* of all samples of a split"),
         ({"val_check_interval": 0.5}, "trainer.val_check_interval 0.5 .* use trainer.check_val_every_n_epoch"),
         ({"reload_dataloaders_every_n_epochs": 1}, "trainer.reload_dataloaders_every_n_epochs 1 .* leave it out"),
         ({"max_steps": 4}, "trainer.max_steps 4 .* use rounds"),
@@ -42,7 +44,10 @@ def test_settings_without_a_meaning(options, message):
         check_trainer(trainer(**options))
 
 
-@pytest.mark.parametrize("options", [{}, {"fast_dev_run": True}, {"limit_train_batches": 1.0}, {"max_epochs": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fast_dev_run": True}, {"limit_train_batches": 1.0}, {"max_epochs": 3}, {"limit_val_batches": 0}],
+)
 def test_settings_with_one(options):
     check_trainer(trainer(**options))
 

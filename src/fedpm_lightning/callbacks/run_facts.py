@@ -16,6 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import data_of, federation_of
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
+from fedpm_lightning.version import own_commit
 
 Facts = dict[str, Any]
 
@@ -39,6 +40,7 @@ class RunFacts:
         heterogeneity: How unlike the clients are.
         inputs: What the network gets: shape, dtype and, of images, the mean and deviation of their normalisation.
         versions: That decide the numbers of a run.
+        commit: Of this package, as `fedpm --version` says it.
         device: That trains.
         ranks: Processes.
         threads: Of an operation on the CPU.
@@ -59,6 +61,7 @@ class RunFacts:
     heterogeneity: dict[str, Any] | None
     inputs: dict[str, Any] | None
     versions: dict[str, str]
+    commit: str
     device: str
     ranks: int
     threads: int
@@ -86,6 +89,7 @@ class RunFacts:
             heterogeneity=report.get("heterogeneity"),
             inputs=getattr(data, "input_facts", None),
             versions=versions(),
+            commit=own_commit(),
             device=device_name(trainer),
             ranks=trainer.world_size,
             threads=torch.get_num_threads(),

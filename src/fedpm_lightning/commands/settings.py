@@ -25,6 +25,9 @@ def check_values(settings: Any, composed: Composition) -> None:
         if settings.get(key) is None and not own.nullable:
             raise ConfigurationError(f"{composed.origin(key)}: {key} is empty (null): give a value or leave it out")
     check_nulls(settings, {"model": Federation, "data": FederatedData}, composed)
+    steps = settings.trainer.num_sanity_val_steps
+    if steps not in (-1, 0):
+        raise ValueError(f"trainer.num_sanity_val_steps must be -1 (evaluate theta_0 on all samples) or 0, got {steps}")
     if settings.rounds < 1:
         raise ValueError(f"rounds must be at least 1, got {settings.rounds}")
     if settings.checkpoint_every < 1:

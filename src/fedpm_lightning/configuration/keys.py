@@ -123,9 +123,21 @@ BRANCHES = {
 FOLLOWS = {"trainer.max_epochs": "rounds", "model.seed": "seed_everything", "data.seed": "seed_everything"}
 """Key -> the key that it follows from: refused unless it says the same (as a run's config.yaml does)."""
 
+_CLIPPING = "local steps are the method's; NormClipping among trainer.callbacks bounds what clients send"
+
 REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "trainer.default_root_dir": ((None,), "everything is written into the run's folder: say run_dir"),
     "weights_only": ((None, True), "reading a checkpoint never executes code: leave it out"),
+    "trainer.accumulate_grad_batches": ((1,), "a batch is a round: use model.local_epochs or model.local_steps"),
+    "trainer.gradient_clip_val": ((None,), _CLIPPING),
+    "trainer.gradient_clip_algorithm": ((None,), _CLIPPING),
+    "trainer.sync_batchnorm": ((False,), "clients train apart; model.buffer_policy is what there is"),
+    "trainer.limit_predict_batches": ((None,), "nothing is predicted; fedpm export writes the network"),
+    "trainer.enable_checkpointing": ((None, True), "every run has checkpoints; checkpoint_every makes them rarer"),
+    "trainer.use_distributed_sampler": ((False,), "clients are dealt out over the processes, not samples"),
+    "trainer.enable_autolog_hparams": ((True,), "loggers get the run's whole configuration: leave it out"),
+    "trainer.model_registry": ((None,), "checkpoints lie in the run's folder: leave it out"),
+    "trainer.barebones": ((False,), "a run has rows and checkpoints, which it forbids: leave it out"),
 }
 """Key -> (the values that change nothing, what to say instead)."""
 

@@ -21,6 +21,13 @@ CALLBACKS = {
 """Lightning's callbacks that cannot work here, and why or what to do instead."""
 
 
+PART = "figures are of all samples of a split: use data.limit_test or data.val_fraction"
+
+
+def _all(limit: float) -> bool:
+    return repr(limit) == "1.0"  # a share; the integer 1 is one batch
+
+
 def check_trainer(trainer: Trainer) -> None:
     """Check the trainer's settings and callbacks.
 
@@ -31,7 +38,8 @@ def check_trainer(trainer: Trainer) -> None:
     asked = {
         "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
         "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
-        "limit_test_batches": (of.limit_test_batches, of.limit_test_batches != 1, "use data.limit_test"),
+        "limit_val_batches": (of.limit_val_batches, not _all(of.limit_val_batches) and of.limit_val_batches != 0, PART),
+        "limit_test_batches": (of.limit_test_batches, not _all(of.limit_test_batches), PART),
         "val_check_interval": (
             of.val_check_interval,
             of.val_check_interval not in (None, 1),

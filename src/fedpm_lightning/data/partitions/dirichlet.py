@@ -23,7 +23,7 @@ from fedpm_lightning.data.partitions.counts import (
 
 def check_alpha(alpha: float) -> None:
     """Raise a ValueError unless alpha is a finite number above 0."""
-    if not (math.isfinite(alpha) and alpha > 0):
+    if isinstance(alpha, str) or not (math.isfinite(alpha) and alpha > 0):
         raise ValueError(
             f"alpha must be a finite number above 0, got {alpha}; the paper uses 0.1 and 0.3, "
             "and large values (100) approach an iid split"

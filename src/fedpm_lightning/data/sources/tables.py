@@ -88,7 +88,7 @@ def from_frames(
     Args:
         train: The training part, a row a sample.
         test: The test part, with the same columns; None for none.
-        label: The column of classes: numbers or words, numbered in sorted order.
+        label: The column of classes: numbers or words, numbered in sorted order; None: `label`, if there is one.
         inputs: The columns of inputs; None: all but the label and the clients.
         clients: The column that says which client a sample belongs to, or None; the test part may lack it.
         place: What errors name.
@@ -98,6 +98,8 @@ def from_frames(
     """
     names = [str(name) for name in train.columns]
     parts = [train] if test is None else [train, test]
+    if label is None and "label" in names:
+        label = "label"
     if label is None:
         raise BrokenDataError(f"{place}: say which column holds the classes (data.label_column): {', '.join(names)}")
     chosen = [name for name in names if name not in (label, clients)] if inputs is None else list(inputs)
