@@ -20,9 +20,9 @@ CMD ["--help"]
 FROM base AS cpu
 RUN pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu torch torchvision
 RUN --mount=from=wheel,source=/dist,target=/dist \
-    pip install --no-cache-dir "$(ls /dist/*.whl)[hf,tables,plots,dashboard,reports,safetensors,onnx,tensorboard]"
+    pip install --no-cache-dir "$(ls /dist/*.whl)[hf,tables,plots,dashboard,reports,safetensors,onnx,tensorboard,privacy,timm]"
 
 FROM base AS cuda
 # PyPI's wheels of PyTorch for Linux bring CUDA's libraries; the driver is the host's.
 RUN --mount=from=wheel,source=/dist,target=/dist \
-    pip install --no-cache-dir "$(ls /dist/*.whl)[hf,tables,plots,dashboard,reports,safetensors,onnx,tensorboard]"
+    pip install --no-cache-dir "$(ls /dist/*.whl)[hf,tables,plots,dashboard,reports,safetensors,onnx,tensorboard,privacy,timm]"

@@ -40,6 +40,7 @@ def test_help_answers_without_torch():
         (["bogus"], "choose one of fit, validate, test, compare"),
         (["fit", "--config", "configs/nothere.yaml"], "nothere.yaml"),
         (["fit", "--rounds", "1"], "--model.net is needed, or a --config"),
+        (["fit", "--run_dir", "runs/none"], "(run_dir runs/none has no config.yaml to go on with)"),
     ],
 )
 def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, expected):

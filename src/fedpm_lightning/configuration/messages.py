@@ -136,7 +136,9 @@ def _missing(message: str, values: Mapping[str, Any], composed: Composition | No
         key = found[1].partition(".")[2]
         if composed.origin(key) is not None:
             return f"{composed.origin(key)}: {key} is empty (null), and takes no null: give a value or leave it out"
-        return f"--{key} is needed, or a --config that says it; fedpm configs lists those that ship"
+        run_dir = values.get("run_dir")
+        no_run = f" (run_dir {run_dir} has no config.yaml to go on with)" if run_dir else ""
+        return f"--{key} is needed, or a --config that says it; fedpm configs lists those that ship{no_run}"
     for node in classes_in(values):
         if found[1] in (arguments(node.path) or ()) and found[1] not in node.given:
             return f"{node.key} {node.path.rpartition('.')[2]} needs --{node.key}.{found[1]}"

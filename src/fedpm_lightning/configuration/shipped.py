@@ -6,6 +6,8 @@ They stand in configs/ and sweeps/ of the repository; a wheel carries both folde
 from __future__ import annotations
 
 import difflib
+import itertools
+import re
 from pathlib import Path, PurePath
 from typing import Literal
 
@@ -57,6 +59,7 @@ def _name(kind: Kind, given: str | Path) -> str:
 
 
 def headline(file: Path) -> str:
-    """Return the first line of a file's head comment."""
-    first = next(iter(file.read_text(encoding="utf-8").splitlines()), "")
-    return first.removeprefix("#").strip() if first.startswith("#") else ""
+    """Return the first sentence of a file's head comment."""
+    lines = itertools.takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.removeprefix("#").strip() for line in lines)
+    return re.split(r"(?<=\.)(?<!et al\.) ", text)[0].strip()

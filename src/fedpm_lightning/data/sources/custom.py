@@ -91,7 +91,7 @@ def array_set(result: object, place: str) -> ArraySet:
             f"{place}: expected an ArraySet, (x_train, y_train, x_test, y_test), (x_train, y_train), the same by name "
             f"in a dictionary, or one or two torch Datasets; got {found}"
         )
-    inputs, targets = [as_inputs(tensor(x)) for x in parts[::2]], [tensor(y) for y in parts[1::2]]
+    inputs, targets = [as_inputs(tensor(x)) for x in parts[::2]], [as_targets(y, place) for y in parts[1::2]]
     x_train, y_train = inputs[0], targets[0]
     return ArraySet(
         x_train=x_train,
@@ -130,6 +130,17 @@ def tensor(values: Any) -> Tensor:
     return values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
 
 
+def as_targets(y: Any, place: str) -> Tensor:
+    """Return targets as a tensor.
+
+    Raises:
+        BrokenDataError: If they are words.
+    """
+    if not isinstance(y, Tensor) and (values := np.asarray(y)).dtype.kind in "UOS":
+        raise BrokenDataError(f"{place}: targets such as {values.flat[0]!s}, expected whole numbers from 0")
+    return tensor(y)
+
+
 def as_inputs(x: Tensor) -> Tensor:
     """Return uint8 images [n, h, w] or [n, h, w, c] as [n, c, h, w], other whole numbers (token ids) as int64.
 
@@ -159,10 +170,8 @@ def checked(data: ArraySet, place: str) -> ArraySet:
                 f"{place}: {part} inputs and targets of shapes {found}, expected [n, ...] and [n] of whole numbers"
             )
         if len(y) and not 0 <= int(y.min()) <= int(y.max()) < data.num_classes:
-            raise BrokenDataError(
-                f"{place}: {part} targets {int(y.min())} to {int(y.max())}, expected 0..{data.num_classes - 1} as in "
-                "the training part"
-            )
+            top = "whole numbers from 0" if y.min() < 0 else f"0..{data.num_classes - 1} as in the training part"
+            raise BrokenDataError(f"{place}: {part} targets {int(y.min())} to {int(y.max())}, expected {top}")
         if x.dtype == torch.int64 and x.numel() and int(x.min()) < 0:
             row = int((x.flatten(1) < 0).any(1).nonzero()[0])
             raise BrokenDataError(f"{place}: a negative token id in row {row} of the {part} inputs, expected 0 or more")
