@@ -57,6 +57,11 @@ OBSERVERS = frozenset({
 LATER: dict[str, Any] = {
     **dict.fromkeys(("data.label_column", "data.input_columns", "data.stride", "data.candidates")),
     "data.sampling": "uniform",
+    "data.partition.init_args.clients": "all",
+    "data.partition.init_args.min_samples": 1,
+    "model.method.init_args.local_optimizer": None,
+    "model.method.init_args.preconditioner.init_args.norms": "plain",
+    "model.method.init_args.preconditioner.init_args.plain": [],
 }
 """Key that older runs and checkpoints lack -> the value that means what those runs did."""
 
@@ -166,8 +171,8 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
     """
     flat = {key.removesuffix(".class_path"): value for key, value in flatten(listed(config)).items()}
-    if any(key.startswith("data.") for key in flat):
-        flat = {**LATER, **flat}
+    branches = {key.rpartition(".")[0] for key in flat}
+    flat = {key: value for key, value in LATER.items() if key.rpartition(".")[0] in branches} | flat
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(
