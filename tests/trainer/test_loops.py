@@ -39,9 +39,13 @@ class Inner(FederatedCallback):
     records = ()
     seen: list[str] = []
 
+    def on_train_epoch_end(self, trainer, pl_module):
+        assert pl_module.net.training, "the next round would train in evaluation mode"
+
 
 def hook(name):
     def call(self, trainer, module, *rest):
+        assert not module.net.training and not torch.is_grad_enabled()
         classes = rest[0] if name == "batch_end" else torch.zeros(0)
         assert len(rest) == {"batch_start": 3, "batch_end": 4}.get(name, 0) and classes.dtype is not torch.bool
         if not trainer.sanity_checking:
