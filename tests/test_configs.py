@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedpm_lightning.callbacks.aggregation import Aggregation
+from fedpm_lightning.callbacks.base import Aggregation
 from fedpm_lightning.cli import main
 from fedpm_lightning.configuration.names import arguments
 from fedpm_lightning.configuration.read import read

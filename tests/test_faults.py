@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
 from fedpm_lightning.client.faults import check_finite
 from fedpm_lightning.compression.messages import LowRank
 from fedpm_lightning.curvature.damping import CurvatureError, NonFiniteCurvatureError

@@ -13,6 +13,7 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
 from fedpm_lightning.curvature.layers import find_layers
 from fedpm_lightning.methods import FedPM, LocalNewton
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof, Kfac
 from fedpm_lightning.preconditioners.kfac import KfacOptimizer
 from fedpm_lightning.server.kronecker import KroneckerMix, conjugate_gradients
@@ -20,7 +21,7 @@ from fedpm_lightning.server.preconditioned import PRECONDITIONERS
 from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
 from fedpm_lightning.testing.ranks import on_ranks
 from fedpm_lightning.testing.rounds import Rounds
-from fedpm_lightning.types import LocalWork, wire_bytes
+from fedpm_lightning.types import LocalWork
 
 OUT, D = 3, 4
 

@@ -12,8 +12,7 @@ import re
 import pytest
 
 from fedpm_lightning import callbacks as package
-from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
 from fedpm_lightning.report.metrics import find_metric
 from metric_probe import Probe
 

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpm_lightning.callbacks.aggregation import Aggregation
-    from fedpm_lightning.callbacks.base import FederatedCallback
+    from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
     from fedpm_lightning.client.client import Client
     from fedpm_lightning.data import FederatedData
     from fedpm_lightning.methods import Method
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.types import ClientUpdate, Cohort
 
 _HOME = {
-    "Aggregation": "callbacks.aggregation",
+    "Aggregation": "callbacks.base",
     "Client": "client.client",
     "ClientUpdate": "types",
     "Cohort": "types",

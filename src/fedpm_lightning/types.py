@@ -9,13 +9,14 @@ Shape legend:
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from fedpm_lightning.nested import named_leaves, wire_bytes
 
 Params: TypeAlias = dict[str, Tensor]
 """Parameter name -> tensor, in the network's own order."""
@@ -45,41 +46,6 @@ ClientState: TypeAlias = dict[str, Any]
 The rule, in one place: `client.state` is the client's own copy. Read it, replace entries, change tensors in place, all
 as you like: what stands in it when `client_update` returns is copied to the CPU and kept, if the update arrives.
 Otherwise the client finds the state that it had before. `Method.init_client` returns the first one."""
-
-
-@runtime_checkable
-class OnWire(Protocol):
-    """A message part that knows its own size on the network (a triangle, a sketch, a compressed matrix)."""
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes of the form that is really sent."""
-        ...
-
-
-def wire_bytes(message: object) -> int:
-    """Count the bytes of a message: tensors at their dtype, `OnWire` parts in their own form, containers by parts.
-
-    Plain Python numbers count 8 bytes each; None counts nothing.
-
-    Raises:
-        TypeError: If a part is of a kind whose size nobody declared.
-    """
-    if isinstance(message, Tensor):
-        return message.numel() * message.element_size()
-    if isinstance(message, Mapping):
-        return sum(wire_bytes(part) for part in message.values())
-    if isinstance(message, list | tuple):
-        return sum(wire_bytes(part) for part in message)
-    if isinstance(message, bool | int | float):
-        return 8
-    if message is None:
-        return 0
-    # Not isinstance(message, OnWire): looking for a protocol's attributes takes a hundred times as long.
-    size = getattr(message, "wire_bytes", None)
-    if isinstance(size, int):
-        return size
-    raise TypeError(f"cannot count the bytes of a {type(message).__name__}: give it a `wire_bytes` property")
 
 
 @dataclass(frozen=True)
@@ -232,35 +198,6 @@ class ClientUpdate:
     def wire_bytes(self) -> int:
         """Bytes this client uploads."""
         return wire_bytes({"params": self.params, **self.message, **self.packed}) + wire_bytes(self.buffers)
-
-
-def named_leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Yield what stands in nested dictionaries, lists and tuples, with a dotted name."""
-    if isinstance(value, Mapping):
-        parts = [(str(key), part) for key, part in cast("Mapping[object, object]", value).items()]
-    elif isinstance(value, list | tuple):
-        parts = [(str(number), part) for number, part in enumerate(cast("Sequence[object]", value))]
-    else:
-        yield name, value
-        return
-    for key, part in parts:
-        yield from named_leaves(part, f"{name}.{key}" if name else key)
-
-
-def copied(value: Any, device: torch.device | None = None) -> Any:
-    """Return dictionaries, lists and tuples (as lists) with detached copies of their tensors.
-
-    Args:
-        value: What is copied; anything else than the above (a factor, a number) by `copy.deepcopy`.
-        device: Where the copies lie; None: where the tensors lie.
-    """
-    if isinstance(value, Tensor):
-        return value.detach().to(value.device if device is None else device, copy=True)
-    if isinstance(value, Mapping):
-        return {key: copied(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [copied(part, device) for part in cast("Sequence[Any]", value)]
-    return copy.deepcopy(value)
 
 
 def clone_params(params: Mapping[str, Tensor]) -> Params:

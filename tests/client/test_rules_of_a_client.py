@@ -17,8 +17,9 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import BadClientError, RoundError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNew, FedNL, FedPM
+from fedpm_lightning.nested import copied
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of
-from fedpm_lightning.types import Broadcast, LocalWork, clone_params, copied
+from fedpm_lightning.types import Broadcast, LocalWork, clone_params
 
 
 class Averaging(nn.Module):

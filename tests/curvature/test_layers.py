@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.rules import rules, rules_summary, rules_table
+from fedpm_lightning.curvature.layers import find_layers, find_rules
+from fedpm_lightning.preconditioners.layerwise import rules_summary, rules_table
 
 
 def linear(bias: bool) -> nn.Module:
@@ -69,19 +69,15 @@ class Shared(nn.Module):
 
 
 def test_shared_and_frozen_parameters_are_plain() -> None:
-    found = rules(Shared())
-    assert {name for name, rule in found.items() if rule == "FOOF"} == {
-        "hidden.weight",
-        "hidden.bias",
-        "weight_only.weight",
-    }
+    named = {name for name, _ in Shared().named_parameters()}
+    assert named - find_rules(Shared()).plain.keys() == {"hidden.weight", "hidden.bias", "weight_only.weight"}
     part = next(layer for layer in find_layers(Shared()) if layer.name == "weight_only")
     assert part.bias is None and part.d == 4  # a frozen bias does not move with W
 
 
 def test_the_table_names_each_parameter_once_with_its_reason() -> None:
     table = "\n".join(rules_table(Shared()))
-    assert len(rules_table(Shared())) == len(rules(Shared()))
+    assert len(rules_table(Shared())) == len(list(Shared().parameters()))
     for words in ("d = 5", "d = 4", "(frozen)", "(shared by layers of two kinds)", "(no factor)"):
         assert words in table
 

@@ -12,7 +12,7 @@ from fedpm_lightning.curvature.damping import CurvatureError, DampingWatch, damp
 from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
-from fedpm_lightning.types import OnWire, wire_bytes
+from fedpm_lightning.nested import OnWire, wire_bytes
 
 
 def both(X: Tensor, delta: float) -> tuple[DensePreconditioner, LowRankPreconditioner]:

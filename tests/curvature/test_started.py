@@ -16,11 +16,12 @@ from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.curvature.started import StartedPreconditioner, leading_rows, started_from
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
 from fedpm_lightning.methods import FedPM, LocalNewton
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix, preconditioned_mix
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of, close, same_update
-from fedpm_lightning.types import ClientUpdate, wire_bytes
+from fedpm_lightning.types import ClientUpdate
 
 D, MOST = 40, 8
 

@@ -14,13 +14,14 @@ from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.curvature.rows import Rows
 from fedpm_lightning.methods import FedPM, LocalNewton
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix, preconditioned_mix, weighted_mean
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, SHARED_FACTORS
 from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of, close
-from fedpm_lightning.types import Broadcast, LocalWork, clone_params, wire_bytes
+from fedpm_lightning.types import Broadcast, LocalWork, clone_params
 
 DENSE = {"cov_every": 1, "inv_every": 1, "max_rows": None, "damping": 1.0}
 

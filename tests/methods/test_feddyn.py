@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedpm_lightning.methods import FedAvg, FedDyn
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.rng import sample_cohort
-from fedpm_lightning.types import LocalWork, wire_bytes
+from fedpm_lightning.types import LocalWork
 from quadratics import quadratic_client, quadratics, run_on
 
 K5 = LocalWork(steps=5)

@@ -7,10 +7,11 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import FedMuon
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.optim.muon import COEFFICIENTS, orthogonalised
 from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
 from fedpm_lightning.testing.rounds import Rounds
-from fedpm_lightning.types import LocalWork, wire_bytes
+from fedpm_lightning.types import LocalWork
 
 
 @pytest.mark.parametrize("shape", [(4, 7), (7, 4), (5, 5)])

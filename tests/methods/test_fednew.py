@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from convex import NAME, central_gradient_and_hessian, distances, logistic_clients, minimiser, rounds
-from fedpm_lightning.compression.quantised import quantise
 from fedpm_lightning.methods import FedNew
+from fedpm_lightning.methods.fednew import quantise
 from fedpm_lightning.models import CNN
 
 EYE = torch.eye(6, dtype=torch.float64)

@@ -21,9 +21,9 @@ from convex import (
 )
 from fedpm_lightning.methods import FedNL, FedNS, FedPM, LocalNewton
 from fedpm_lightning.models import CNN
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
 from fedpm_lightning.testing.problems import InMemoryClient
-from fedpm_lightning.types import wire_bytes
 
 
 def test_one_step_is_the_global_newton_step():

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from fedpm_lightning.methods import PSGD, FedAvg
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.testing.problems import InMemoryClient, SumOfSquares, regression_clients
 from fedpm_lightning.testing.rounds import Rounds
-from fedpm_lightning.types import LocalWork, wire_bytes
+from fedpm_lightning.types import LocalWork
 from quadratics import quadratics, run_on
 
 

@@ -8,12 +8,13 @@ from torch import nn
 
 from fedpm_lightning.methods import SCAFFOLD, FedAvg
 from fedpm_lightning.methods.scaffold import effective_steps
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.rng import sample_cohort
 from fedpm_lightning.schedules import Step
 from fedpm_lightning.testing.problems import SumOfSquares, regression_clients
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.trainer.module import FederatedModule
-from fedpm_lightning.types import LocalWork, wire_bytes
+from fedpm_lightning.types import LocalWork
 from quadratics import quadratics, run_on
 
 K10 = LocalWork(steps=10)

@@ -9,8 +9,7 @@ import torch
 import yaml
 from torch import nn
 
-from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.round.evaluation import Evaluation
 

@@ -9,9 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpm_lightning.callbacks.aggregation import Aggregation
     from fedpm_lightning.callbacks.attacks import LabelFlip, SignFlip
-    from fedpm_lightning.callbacks.base import FederatedCallback
+    from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
     from fedpm_lightning.callbacks.client_accuracy import ClientAccuracy
     from fedpm_lightning.callbacks.communication import Communication
     from fedpm_lightning.callbacks.confusion import ConfusionMatrix
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from fedpm_lightning.callbacks.wandb_run import WandbRun
 
 _HOME = {
-    "Aggregation": "aggregation",
+    "Aggregation": "base",
     "ClientAccuracy": "client_accuracy",
     "ClientDrift": "drift",
     "Communication": "communication",

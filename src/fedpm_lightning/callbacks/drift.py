@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fedpm_lightning.callbacks.diagnostic import Diagnostic
+from fedpm_lightning.callbacks.base import Diagnostic
 from fedpm_lightning.ranks import all_max, all_sum
 from fedpm_lightning.round import Round
 from fedpm_lightning.types import ClientUpdate, Params

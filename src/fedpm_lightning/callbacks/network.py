@@ -11,10 +11,11 @@ from typing import Any
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.checks import at_least, positive
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.ranks import all_max
 from fedpm_lightning.rng import numpy_generator
 from fedpm_lightning.round import Round
-from fedpm_lightning.types import ClientData, ClientUpdate, LocalWork, wire_bytes
+from fedpm_lightning.types import ClientData, ClientUpdate, LocalWork
 
 
 @dataclass

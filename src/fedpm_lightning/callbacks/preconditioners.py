@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from fedpm_lightning.callbacks.diagnostic import Diagnostic
+from fedpm_lightning.callbacks.base import Diagnostic
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.ranks import all_sum
 from fedpm_lightning.round import Round

@@ -10,8 +10,7 @@ import math
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.aggregation import Aggregation, check_buffers
-from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.rng import torch_generator
 from fedpm_lightning.round import Federation, Round

@@ -15,15 +15,15 @@ from typing import ClassVar, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.aggregation import Aggregation, check_buffers
-from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.ranks import all_items
 from fedpm_lightning.round import Round
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.robust import ClippingAggregator, HoldingAggregator, coordinate_median, krum, trimmed_mean
-from fedpm_lightning.types import Params, to_device, wire_bytes
+from fedpm_lightning.types import Params, to_device
 
 
 class RobustAggregation(Aggregation, ABC):

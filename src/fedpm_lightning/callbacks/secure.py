@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.aggregation import Aggregation, check_buffers
-from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.round import Federation, Round

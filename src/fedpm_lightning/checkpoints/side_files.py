@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpm_lightning.checkpoints.durable import digest, from_file, to_bytes, write_durably
 from fedpm_lightning.checkpoints.manifest import CLIENTS, Manifest, checkpoint_file, manifest_of, rounds_in
-from fedpm_lightning.types import named_leaves
+from fedpm_lightning.nested import named_leaves
 
 Versions = dict[int, tuple[str, str]]
 """Client -> (file below the folder, its SHA-256)."""

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedpm_lightning.client.state_files import MIB, StateFiles, size_of
 from fedpm_lightning.errors import RoundError
-from fedpm_lightning.types import ClientState, copied, named_leaves
+from fedpm_lightning.nested import copied, named_leaves
+from fedpm_lightning.types import ClientState
 
 CPU = torch.device("cpu")
 

@@ -18,7 +18,7 @@ Deviations:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import LocalResult
-from fedpm_lightning.compression.quantised import Quantised, quantise
 from fedpm_lightning.curvature.flat import FlatLayer
 from fedpm_lightning.curvature.hessian import check_size, hessian, over_batches
 from fedpm_lightning.methods.base import Method
@@ -157,3 +156,40 @@ class FedNewAggregator(Aggregator):
         self._server["y"] = y
         theta = self._layer.vector(self._theta).double() - self._lr * y
         return self._layer.unpack(theta.unsqueeze(0), self._theta)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """b bits a number and one float64 range.
+
+    Attributes:
+        value: yhat [d], which the receiver rebuilds from the levels and the last yhat that it keeps.
+        bits: b.
+    """
+
+    value: Tensor
+    bits: int
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of the levels, packed, and of R."""
+        return -(-self.bits * self.value.numel() // 8) + 8
+
+
+def quantise(y: Tensor, last: Tensor, bits: int) -> Quantised:
+    """Quantise the change of `y` [d] since `last` [d], without bias (section 4); draws from torch's global generator.
+
+    With R = max |y - last| and 2^b levels of width Delta = 2 R/(2^b - 1) over [-R, R]:
+
+        q = floor or ceil of (y - last + R)/Delta, up with the fraction's probability      E yhat = y
+        yhat = last + Delta q - R
+    """
+    change = y - last
+    R = change.abs().max()
+    if float(R) == 0:
+        return Quantised(last.clone(), bits)
+    width = 2 * R / (2**bits - 1)
+    level = (change + R) / width
+    up = torch.rand(level.shape, dtype=level.dtype).to(level.device) < level - level.floor()
+    q = (level.floor() + up).clamp(0, 2**bits - 1)
+    return Quantised(last + width * q - R, bits)

@@ -15,7 +15,8 @@ rows at most `max_rows` are tried, so that a step stays linear on a saturated ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -24,7 +25,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.optim.extra_forward import extra_forward
+from fedpm_lightning.curvature.hessian import twice_differentiable
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 
@@ -118,3 +119,15 @@ def _gradient(value: Tensor, leaves: Sequence[Tensor], create_graph: bool = Fals
     return torch.autograd.grad(
         value, leaves, create_graph=create_graph, retain_graph=True, allow_unused=True, materialize_grads=True
     )
+
+
+@contextmanager
+def extra_forward(model: LocalModel, inputs: Tensor) -> Generator[Tensor]:
+    """Yield the logits of `inputs` at theta_i, differentiable and in full precision.
+
+    The network stays in its mode, but running statistics are fed into copies: the batch counts once, in the step's own
+    forward pass. `.grad` and theta_i stay as they are as long as the caller uses torch.autograd.grad.
+    """
+    buffers = {name: b.clone() for name, b in model.buffers.items()}
+    with torch.enable_grad(), torch.autocast(inputs.device.type, enabled=False), twice_differentiable():
+        yield torch.func.functional_call(model.net, buffers, (inputs,))

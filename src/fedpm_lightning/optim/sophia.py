@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.optim.aligned import AlignedOptimizer
-from fedpm_lightning.optim.extra_forward import extra_forward
+from fedpm_lightning.optim.diagonal_newton import extra_forward
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params
 

@@ -19,12 +19,13 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.compression.message import Message
 from fedpm_lightning.methods.base import Method
+from fedpm_lightning.nested import copied
 from fedpm_lightning.round.aggregation import Aggregation
 from fedpm_lightning.round.evaluation import Evaluation
 from fedpm_lightning.round.hooks import Hooks, implemented
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.optimizers import Assign, build
-from fedpm_lightning.types import Broadcast, ClientUpdate, LocalWork, Params, ServerState, clone_params, copied
+from fedpm_lightning.types import Broadcast, ClientUpdate, LocalWork, Params, ServerState, clone_params
 
 Weighting: TypeAlias = Literal["size", "uniform"]
 ServerOptimizer: TypeAlias = Callable[[Iterable[Tensor]], Optimizer]

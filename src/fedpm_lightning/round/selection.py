@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedpm_lightning.client.local_model import LocalModel
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.ranks import all_items
-from fedpm_lightning.types import ClientData, wire_bytes
+from fedpm_lightning.types import ClientData
 
 if TYPE_CHECKING:
     from fedpm_lightning.round.communication_round import Round

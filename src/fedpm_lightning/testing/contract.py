@@ -15,12 +15,13 @@ import torch
 from torch import nn
 
 from fedpm_lightning.client.executor import Sequential, Vectorized
+from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.round import Hooks, Round
 from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.testing.case import FEATURES, L2, MethodCase, advance, largest_difference, pooled_loss
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of, same_update
-from fedpm_lightning.types import ClientUpdate, LocalWork, wire_bytes
+from fedpm_lightning.types import ClientUpdate, LocalWork
 
 PARTIAL = ([0, 1, 3], [2], [0, 3], [1, 2])
 """Cohorts in which some clients come back and some come late."""

@@ -15,8 +15,7 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedpm_lightning.callbacks.aggregation import Aggregation
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of
+from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback, data_of
 from fedpm_lightning.callbacks.communication import Communication
 from fedpm_lightning.callbacks.run_files import find_run_files
 from fedpm_lightning.callbacks.timing import Timing
