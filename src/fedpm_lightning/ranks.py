@@ -85,6 +85,15 @@ def all_max(values: Sequence[float], device: torch.device) -> list[float]:
     return there.tolist()
 
 
+def all_total(values: Sequence[float], device: torch.device) -> list[float]:
+    """Return the sum of each value over the ranks."""
+    if rank_and_size()[1] == 1:
+        return list(values)
+    there = torch.tensor(values, dtype=torch.float64)
+    all_sum([there], device)
+    return there.tolist()
+
+
 def all_states(states: dict[int, Part]) -> dict[int, Part]:
     """Return what all ranks keep by client (states, versions); every client lives on one."""
     _, ranks = rank_and_size()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.ranks import all_sum
+from fedpm_lightning.ranks import all_total
 from fedpm_lightning.round import Round
 from fedpm_lightning.types import ClientData, ClientUpdate
 
@@ -37,10 +35,9 @@ class Communication(FederatedCallback):
     def on_round_end(self, round: Round) -> None:
         """Add this round's counts over all ranks and record the running totals."""
         counted = zip(self._round, round.further_bytes, strict=True)
-        total = torch.tensor([own + further for own, further in counted], dtype=torch.float64)
-        all_sum([total], round.device)
-        self.up_bytes += int(total[0])
-        self.down_bytes += int(total[1])
+        up, down = all_total([float(own + further) for own, further in counted], round.device)
+        self.up_bytes += int(up)
+        self.down_bytes += int(down)
         round.record("comm/up_bytes", float(self.up_bytes))
         round.record("comm/down_bytes", float(self.down_bytes))
 

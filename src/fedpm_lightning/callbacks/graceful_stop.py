@@ -10,12 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.errors import InterruptedRun
-from fedpm_lightning.ranks import all_sum
+from fedpm_lightning.ranks import all_max
 
 SIGNALS = ("SIGTERM", "SIGINT", "SIGUSR1")
 ECHO_S = 1.0
@@ -66,9 +65,7 @@ class GracefulStop(FederatedCallback):
         """The round is over: agree with the other ranks on whether it was the last."""
         if self._signal is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        received = torch.tensor([0.0 if self._signal is None else float(self._signal)], dtype=torch.float64)
-        all_sum([received], pl_module.device)
-        self.stopping = bool(received[0] > 0)
+        self.stopping = all_max([float(self._signal or 0)], pl_module.device)[0] > 0
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Stop listening."""

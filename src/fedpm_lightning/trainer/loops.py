@@ -9,7 +9,6 @@ validation gets Lightning's own loop, with all that its hooks may expect there (
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, cast
 
@@ -51,12 +50,26 @@ class RoundEpoch(_TrainingEpochLoop):
         self.batch_progress.increment_started()
         connector = cast(Any, trainer)._logger_connector
         connector.on_batch_start(batch)
-        self.manual_optimization.run(OrderedDict(batch=batch, batch_idx=self.batch_idx))
+        module, optimizer = cast(Any, trainer.lightning_module), trainer.optimizers[0]
+        module._current_fx_name = "training_step"  # where a hook of the round may log
+        counting = optimizer.register_step_post_hook(self._count)
+        try:
+            with trainer.precision_plugin.train_step_context():
+                module.run_round(batch, optimizer)
+        finally:
+            counting.remove()
+        module._current_fx_name = None
         self.batch_progress.increment_processed()
         if cast(Any, trainer)._results:  # a hook of the round has logged something
             connector.on_batch_end()
             connector.update_train_step_metrics()
         self.batch_progress.increment_completed()
+
+    def _count(self, *_: object) -> None:
+        """Count the server's step, which is Lightning's `global_step`."""
+        steps = self.manual_optimization.optim_step_progress
+        steps.increment_ready()
+        steps.increment_completed()
 
 
 class RoundEvaluation(_EvaluationLoop):
@@ -73,12 +86,12 @@ class RoundEvaluation(_EvaluationLoop):
             # The share 1.0 is everything; the integer 1 is one batch of each split.
             self._plain = repr(trainer.limit_val_batches) == "1.0" and is_plain(trainer, hooks)
             self._calls = {name: [getattr(one, name) for one in writers(trainer, name)] for name in EVALUATION}
-        if trainer.sanity_checking or not self._plain:
+        if trainer.sanity_checking or self.restarting or not self._plain:
             return super().run()
         self.setup_data()
         if self.skip:
             return []
-        self.reset()
+        self.batch_progress.reset_on_run()
         module = trainer.lightning_module
         self._module_mode.capture(module)
         module.eval()

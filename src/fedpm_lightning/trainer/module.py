@@ -94,7 +94,11 @@ class FederatedModule(LightningModule):
 
     def training_step(self, batch: Cohort, batch_idx: int) -> None:
         """Run one communication round on the cohort `batch`."""
-        self.federation.run(batch, cast(Optimizer, self.optimizers()))
+        self.run_round(batch, cast(Optimizer, self.optimizers()))
+
+    def run_round(self, cohort: Cohort, optimizer: Optimizer) -> None:
+        """Run one round with the server optimizer, and show its row."""
+        self.federation.run(cohort, optimizer)
         self.publish()
 
     def on_train_epoch_start(self) -> None:
@@ -111,7 +115,8 @@ class FederatedModule(LightningModule):
             self.log_dict(self.row, logger=False)
             return
         # `log_dict` would end in this very dictionary, at the cost of a small network's round.
-        self.trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.row.items()})
+        values = torch.tensor(list(self.row.values())).unbind()  # one allocation for all
+        self.trainer.callback_metrics.update(zip(self.row, values, strict=True))
 
     def print_line(self, line: str) -> None:
         """Print a line once, above the progress bars."""
