@@ -14,10 +14,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from benchmarks.measure import Clock, live_tensors_mib, memory_mib, trim_allocator
+from benchmarks.measure import Clock, live_tensors_mib, memory_mib
 from benchmarks.tasks import Task
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.cli import main as fedpm
+from fedpm_lightning.client.state_files import give_back_memory
 from fedpm_lightning.trainer.module import FederatedModule
 
 
@@ -67,7 +68,7 @@ class Probe(FederatedCallback):
     def _remember(self, rounds_done: int) -> None:
         if rounds_done in self.memory_at:
             now = {"rss": memory_mib("VmRSS"), "tensors": live_tensors_mib()}
-            trim_allocator()
+            give_back_memory()
             self.memory[rounds_done] = {**now, "trimmed": memory_mib("VmRSS")}
 
 

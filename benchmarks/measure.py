@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -68,12 +67,6 @@ def live_tensors_mib() -> float:
                 if storage.device.type != "meta":
                     sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values()) / MIB
-
-
-def trim_allocator() -> None:
-    """Give the C allocator's free pages back to the system, where it is glibc's."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def isolated(module: str, argv: Sequence[str]) -> dict[str, Any]:

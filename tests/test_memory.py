@@ -13,7 +13,8 @@ REPO = Path(__file__).resolve().parent.parent
 METHODS = sorted(path.stem for path in (REPO / "configs" / "method").glob("*.yaml"))
 PROGRAM = """
 import json, sys
-from benchmarks.measure import memory_mib, trim_allocator
+from benchmarks.measure import memory_mib
+from fedpm_lightning.client.state_files import give_back_memory
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.cli import main
 
@@ -21,7 +22,7 @@ class Probe(FederatedCallback):
     seen = {}
     def on_train_epoch_start(self, trainer, pl_module):
         if trainer.current_epoch in (20, 100, 199):
-            trim_allocator()
+            give_back_memory()
             Probe.seen[trainer.current_epoch] = memory_mib("VmRSS")
 
 code = main([*sys.argv[1:], "--trainer.callbacks", "__main__.Probe"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedpm_lightning.client.state_files import MIB, StateFiles, size_of
+from fedpm_lightning.client.state_files import MIB, StateFiles, give_back_memory, size_of
 from fedpm_lightning.errors import RoundError
 from fedpm_lightning.nested import copied, named_leaves
 from fedpm_lightning.types import ClientState
@@ -71,9 +71,10 @@ class ClientStore:
     def commit(self, round: int) -> None:
         """End a round: until then a checkpoint (SLURM may ask for one at any moment) holds the states before it."""
         self.changed.update(dict.fromkeys(self._pending, round))
-        for client, state in self._pending.items():
-            self._keep(client, state)
+        spilled = [self._keep(client, state) for client, state in self._pending.items()]
         self._pending.clear()
+        if any(spilled):
+            give_back_memory()
 
     def discard(self) -> None:
         """Forget the states of a round that did not end."""
@@ -97,19 +98,21 @@ class ClientStore:
         for client in sorted(states, key=lambda client: (self.changed.get(client, 0), client)):
             self._keep(client, copied(states[client], CPU))
 
-    def _keep(self, client: int, state: ClientState) -> None:
-        """Take a state, and move the oldest ones to the disk while those in memory are above the bound."""
+    def _keep(self, client: int, state: ClientState) -> bool:
+        """Take a state; move the oldest ones to the disk while those in memory are above the bound, and say so."""
         self._states[client] = state
         if self._bound is None:
-            return
+            return False
         self._files.drop(client)
         size = size_of(state)
         self.in_memory += size - self._sizes.pop(client, 0)
         self._sizes[client] = size
+        spills = self.in_memory > self._bound
         while self.in_memory > self._bound:
             oldest = next(iter(self._sizes))
             self._states[oldest] = self._files.write(oldest, self._states[oldest])
             self.in_memory -= self._sizes.pop(oldest)
+        return spills
 
 
 def check_plain(state: ClientState, what: str) -> None:
