@@ -1,4 +1,4 @@
-"""How a round's cost grows: with the clients (cohort fixed), the cohort, the network's width, a FOOF layer's width.
+"""How a round's cost grows: with clients (cohort fixed), cohort, the network's width and layers, a FOOF layer's width.
 
     python -m benchmarks.growth
     python -m benchmarks.growth --tables clients --clients 10 100 1000 10000 --rounds 40
@@ -38,6 +38,7 @@ WHAT = {
     "clients": "clients, 10 of them a round, 20 samples each: seconds and memory",
     "cohorts": "clients a round, of 100",
     "widths": "width of the hidden layers of an MLP 60 -> w -> w -> 10, 10 clients a round",
+    "layers": "hidden layers of an MLP 60 -> 64 -> ... -> 64 -> 10, 10 clients a round",
     "foof": "width d of one FOOF layer, a step in a client's round",
 }
 Cell = dict[str, float]
@@ -58,8 +59,9 @@ def vectors(clients: int, cohort: int, rounds: int) -> dict[str, object]:
 def task(what: str, size: int, rounds: int) -> Task:
     """Return the task of one cell."""
     logistic = {"in_features": FEATURES, "num_classes": 10}
-    if what == "widths":
-        net = {"in_features": FEATURES, "hidden": [size, size], "num_classes": 10}
+    if what in ("widths", "layers"):
+        hidden = [size, size] if what == "widths" else size * [64]
+        net = {"in_features": FEATURES, "hidden": hidden, "num_classes": 10}
         return Task("MLP", net, vectors(100, 10, rounds), rounds, lr=0.1)
     clients, cohort = (size, min(10, size)) if what == "clients" else (100, size)
     return Task("Logistic", logistic, vectors(clients, cohort, rounds), rounds, lr=0.1)
@@ -142,6 +144,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", nargs="+", type=int, default=[10, 100, 1_000, 10_000])
     parser.add_argument("--cohorts", nargs="+", type=int, default=[5, 10, 20, 40, 80])
     parser.add_argument("--widths", nargs="+", type=int, default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--layers", nargs="+", type=int, default=[1, 2, 4, 8, 16])
     parser.add_argument("--foof", nargs="+", type=int, default=[256, 512, 1024, 2048], metavar="D")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--pairs", type=int, default=3, help="turns; every cell is measured once in each")
@@ -176,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, list[Cell]]]:
                 else:
                     cells.append(isolated("benchmarks.growth", [*words, "--only", what, str(size), method]))
                 print(f"{what} {size} {method}: {cells[-1]}", file=sys.stderr, flush=True)
-        figures[what] = {method: [median(turns[method, size]) for size in sizes] for method in methods}
+        figures[what] = {m: [{"size": size, **median(turns[m, size])} for size in sizes] for m in methods}
     text = "\n\n".join(rendered(what, getattr(arguments, what), cells, arguments) for what, cells in figures.items())
     report(
         f"growth, {arguments.rounds} rounds, {arguments.pairs} turns", text, figures, arguments.json, arguments.markdown

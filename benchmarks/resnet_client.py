@@ -1,10 +1,12 @@
 """A client's round of FedPM on ResNet-18 by part: CPU seconds and megabytes, and the hours of the paper's cell.
 
     python -m benchmarks.resnet_client
+    python -m benchmarks.resnet_client --fast      # configs/method/fedpm_fast.yaml
 
-Every part is measured for a step or two at the size of CIFAR-100's setting and multiplied by how often it runs there: a
-layer whose A rests on fewer than d rows is observed and factorised at every step, the others at every `cov_every`-th
-and `inv_every`-th.
+Every part is measured for a step or two at the size of CIFAR-100's setting and multiplied by how often it runs. It is
+a round after the first: factors start from the cohort's mean, are observed at every `cov_every`-th and factorised at
+every `inv_every`-th step. With `--first` a client starts afresh: a layer whose A rests on fewer than d rows is then
+observed and factorised at every step.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -25,6 +27,9 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.factor import RunningFactor
 from fedpm_lightning.curvature.hooks import observe_rows
 from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.started import started_from
+from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.methods import FedPM
 from fedpm_lightning.models import ResNet18
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.server.mixing import RunningPreconditionedMix
@@ -60,9 +65,27 @@ def cpu(work: Callable[[], object], repeats: int = 1) -> float:
     return (time.process_time() - start) / repeats
 
 
-def of_layer(layer: Layer, x: Tensor, W: Tensor, foof: Foof, steps: int, costs: Costs) -> None:
+def started(factor: RunningFactor, layer: Layer, x: Tensor, foof: Foof, costs: Costs) -> Tensor:
+    """Start a layer's factor from the A of one batch, in the form in which a client gets it; return A."""
+    before = RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows)
+    before.update(observe_rows(x, layer))
+    P = before.preconditioner(0.0, "absolute")
+    A, most = P.dense(), foof.most_rows(layer) if isinstance(P, LowRankPreconditioner) else None
+    if most is None:
+        factor.start_from(A, FedPM.align)
+    else:
+        begin = time.process_time()
+        sent = started_from(layer.name, A, most)
+        costs.add("server: leading rows, a tenth of a round's", (time.process_time() - begin) / CLIENTS)
+        factor.start_from_rows(sent.factor, sent.delta, FedPM.align)
+    return A
+
+
+def of_layer(layer: Layer, x: Tensor, W: Tensor, foof: Foof, steps: int, costs: Costs, first: bool) -> None:
     """Measure one layer: its factor at the client, and its mixing at the server."""
+    layer = replace(layer, images=foof.cov_images)
     factor = RunningFactor(layer.name, foof.ema, foof.spatial, foof.max_rows)
+    A = None if first else started(factor, layer, x, foof, costs)
     start = time.process_time()
     factor.update(observe_rows(x, layer))
     observe = time.process_time() - start
@@ -77,19 +100,23 @@ def of_layer(layer: Layer, x: Tensor, W: Tensor, foof: Foof, steps: int, costs: 
     kind = "factors of layers with few rows" if always else "other factors"
     costs.megabytes[kind] = costs.megabytes.get(kind, 0.0) + message.wire_bytes / 1e6
     mix = RunningPreconditionedMix(layer.name, W)
+    mix.factors.start = A
     costs.add("server: sums of a client", cpu(lambda: mix.add(1.01 * W, message, 1.0)))
     costs.add("server: solving, a tenth of a round's", cpu(mix.finish) / CLIENTS)
 
 
-def measure(batch: int = 64, image: int = 32) -> Costs:
+def measure(batch: int = 64, image: int = 32, foof: Foof | None = None, first: bool = False) -> Costs:
     """Measure a client's round.
 
     Args:
         batch: Samples a step.
         image: Height and width.
+        foof: The factors' settings; None: FedPM's defaults.
+        first: Whether it is the first round, in which factors start afresh.
     """
     torch.manual_seed(0)
-    model, foof, steps = LocalModel(ResNet18(num_classes=100), Objective()), Foof(), EPOCHS * -(-SAMPLES // batch)
+    model, foof = LocalModel(ResNet18(num_classes=100), Objective()), foof or Foof()
+    steps = EPOCHS * -(-SAMPLES // batch)
     data = torch.randn(batch, 3, image, image), torch.arange(batch) % 100
     sgd = SGD(model.params.values(), lr=1e-3)
     costs = Costs()
@@ -100,7 +127,7 @@ def measure(batch: int = 64, image: int = 32) -> Costs:
     inputs = layer_inputs(model, data)
     for layer in model.layers:
         W = layer.matrix({name: p.detach() for name, p in model.params.items()})
-        of_layer(layer, inputs.pop(layer.name), W, foof, steps, costs)
+        of_layer(layer, inputs.pop(layer.name), W, foof, steps, costs, first)
     return costs
 
 
@@ -115,11 +142,14 @@ def main(argv: Sequence[str] | None = None) -> Costs:
     parser = argparse.ArgumentParser("python -m benchmarks.resnet_client", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--image", type=int, default=32)
+    parser.add_argument("--fast", action="store_true", help="the settings of fedpm_fast.yaml")
+    parser.add_argument("--first", action="store_true", help="the first round, without a start")
     parser.add_argument("--json", help="write the raw figures to this file")
     parser.add_argument("--markdown", metavar="FOLDER", help="write the tables to a dated file in this folder")
     given = parser.parse_args(argv)
     torch.set_num_threads(1)
-    costs = measure(given.batch, given.image)
+    foof = Foof(cov_every=16, inv_every=16, cov_images=16) if given.fast else Foof()
+    costs = measure(given.batch, given.image, foof, given.first)
     plain = costs.seconds["forward and backward"] + costs.seconds["plain step"]
     lines = [[part, f"{s:.1f}", f"{s / plain:.2f}"] for part, s in costs.seconds.items()]
     whole = sum(costs.seconds.values()) - costs.seconds["plain step"]
@@ -133,8 +163,9 @@ def main(argv: Sequence[str] | None = None) -> Costs:
         f"An estimate, no measurement: a GPU that sustains 10 TFLOP/s in float32, beside the {flops:.0f} GFLOP/s of "
         f"this core, would take {hours * flops / 1e4:.1f} h"
     )
-    title = f"resnet_client, batch {given.batch}, {EPOCHS} epochs of {SAMPLES} images of {given.image} x {given.image}"
-    report(title, text, [costs.seconds, costs.megabytes], given.json, given.markdown)
+    kind = " --fast" * given.fast + " --first" * given.first
+    size = f"batch {given.batch}, {EPOCHS} epochs of {SAMPLES} images of {given.image} x {given.image}"
+    report(f"resnet_client{kind}, {size}", text, [costs.seconds, costs.megabytes], given.json, given.markdown)
     return costs
 
 

@@ -20,7 +20,7 @@ from fedpm_lightning.data import IID, ArraySet, Augment, FederatedData, Normalis
 
 REPO = Path(__file__).resolve().parent.parent
 SEED = 0
-METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm"}
+METHOD_FILES = {"FedAvg": "fedavg", "LocalNewton": "local_newton", "FedPM": "fedpm", "FedPM-fast": "fedpm_fast"}
 SETTINGS = {"bf16": ["--trainer.precision=bf16-mixed"], "stacked": ["--model.executor=vectorized"]}
 """What may stand behind a method's name among the contestants, as words of the command line."""
 

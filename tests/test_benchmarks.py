@@ -132,24 +132,55 @@ def test_the_table_of_a_gpu_has_its_rows_and_says_what_it_left_out(benchmark, qu
 def test_a_clients_round_is_told_by_part_with_the_hours_of_the_cell(benchmark, capsys, monkeypatch):
     module = importlib.import_module("benchmarks.resnet_client")
     monkeypatch.setattr(module, "ResNet18", lambda num_classes: CNN(num_classes=num_classes, image_size=16))
-    costs = benchmark("resnet_client", "--batch", "2", "--image", "16")
+    assert not benchmark("resnet_client", "--batch", "2", "--image", "16", "--fast").every_step, "they start settled"
+    costs = benchmark("resnet_client", "--batch", "2", "--image", "16", "--first")
     assert {"forward and backward", "observing", "factorising", "solving"} <= costs.seconds.keys()
     assert costs.every_step, "two samples are fewer rows than a dense layer has columns"
     told = capsys.readouterr().out
     assert "FedPM, a client" in told and "h on one such core" in told and "An estimate" in told
 
 
+def test_states_above_the_bound_leave_memory(benchmark, capsys):
+    kept = benchmark("memory", "--states", "64", "--bound", "8", "--cohort", "2")["states"]["end"]
+    assert kept["all"] == pytest.approx(64 * 878_538 * 4 / 2**20)
+    assert 0 < kept["in memory"] <= 8
+    assert kept["resident"] < 0.8 * kept["all"], "the allocator keeps what the states have left"
+    assert "| all, MiB" in capsys.readouterr().out
+
+
 def test_growth_prints_its_tables_and_fits_slopes(benchmark, capsys, tmp_path):
     words = ("--clients", "10", "20", "--foof", "64", "128", "--methods", "FedAvg", "--rounds", "2", "--pairs", "1")
-    sizes = ("--tables", "clients", "foof", "--steps", "2", "--batch", "8", "--max-rows", "8", "--markdown", ".")
+    sizes = (
+        "--tables",
+        "clients",
+        "layers",
+        "foof",
+        "--layers",
+        "1",
+        "--steps",
+        "2",
+        "--batch",
+        "8",
+        "--max-rows",
+        "8",
+    )
+    sizes += ("--markdown", ".", "--json", "growth.json")
     figures = benchmark("growth", *words, *sizes, "--in-process")
     (written,) = tmp_path.glob("20*-growth.md")
     assert "torch" in written.read_text() and "| slope" in written.read_text()
     assert [cell["cpu_s"] > 0 for cell in figures["clients"]["FedAvg"]] == [True, True]
-    assert set(figures["foof"][""][0]) == {"sgd", "foof", "max_rows"}
+    assert set(figures["foof"][""][0]) == {"size", "sgd", "foof", "max_rows"}
     printed = capsys.readouterr().out
     for row in ("10 ", "20 ", "64 ", "128 ", "slope "):
         assert f"\n| {row}" in printed
+    ranks = {"figures": {"1": [{"cpu_s": 2.0}, {"cpu_s": 4.0}, {"cpu_s": 3.0}], "2": [{"cpu_s": 1.5}]}}
+    (tmp_path / "ranks.json").write_text(json.dumps(ranks))
+    benchmark(
+        "growth_figure", "--growth", "growth.json", "--strong", "ranks.json", "--weak", "none", "--output", "a.png"
+    )
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+    of_ranks = importlib.import_module("benchmarks.growth_figure").lines({}, {"one task": ranks}, "ranks")
+    assert of_ranks == [("one task", [1.0, 2.0], [3.0, 1.5])]
 
 
 @pytest.mark.parametrize("power", [0, 1, 2.5])
