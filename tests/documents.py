@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.shipped import locate
 
 REPO = Path(__file__).resolve().parent.parent

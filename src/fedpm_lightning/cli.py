@@ -126,7 +126,7 @@ def topics_asked(words: Sequence[str]) -> list[str] | None:
 
 def explain(command: str, topics: Sequence[str]) -> int:
     """Print help on a command, or on keys and classes; torch is not loaded."""
-    from fedpm_lightning.configuration.errors import ConfigurationError
+    from fedpm_lightning.configuration import ConfigurationError
     from fedpm_lightning.configuration.help import answer
 
     try:
@@ -168,7 +168,7 @@ def load(module: str) -> ModuleType:
 
 def check(words: Sequence[str]) -> Configuration | None:
     """Return what is asked for where files, keys and names of classes are right, before torch is loaded."""
-    from fedpm_lightning.configuration.errors import ConfigurationError
+    from fedpm_lightning.configuration import ConfigurationError
     from fedpm_lightning.configuration.read import read
 
     try:

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
 from fedpm_lightning.callbacks.run_facts import plain, to_json
-from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor, find_history
+from fedpm_lightning.callbacks.run_files import RunFiles, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.run import Column, Heterogeneity, load_run
 from fedpm_lightning.version import version_line
@@ -163,7 +163,3 @@ def test_plain_values_are_strict_json():
     value = {1: (1.5, float("nan")), "t": torch.tensor([1, 2]), "p": Path("a/b"), "n": Namespace(x={3})}
     assert plain(value) == {"1": [1.5, None], "t": [1, 2], "p": "a/b", "n": {"x": [3]}}
     assert json.loads(to_json(value))["p"] == "a/b"
-
-
-def test_the_monitor_is_at_hand_for_checkpoints():
-    assert choose_monitor(["test/acc"]).key == "test/acc"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.command_line import in_order, options, spell
-from fedpm_lightning.configuration.errors import ConfigurationError
 
 
 def test_files_come_first_then_named_files_then_classes():

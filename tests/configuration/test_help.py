@@ -11,9 +11,9 @@ import pytest
 from fedpm_lightning.cli import main
 from fedpm_lightning.commands.lightning_cli import parser_of
 from fedpm_lightning.configuration.describe import keys, summary
-from fedpm_lightning.configuration.every_key import every_key
+from fedpm_lightning.configuration.every_key import GROUPS, every_key
 from fedpm_lightning.configuration.experiment_keys import LIGHTNING_KEYS
-from fedpm_lightning.configuration.help import GROUPS, answer, topics_of
+from fedpm_lightning.configuration.help import answer, topics_of
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, FOLLOWS, REFUSED
 from fedpm_lightning.configuration.names import choices
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, EFFECTS, Effect, effect
 from fedpm_lightning.configuration.names import arguments, choices
 from fedpm_lightning.configuration.read import read

@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from fedpm_lightning.cli import main
-from fedpm_lightning.configuration import shipped
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError, shipped
 from fedpm_lightning.configuration.read import read
 from fedpm_lightning.configuration.shipped import headline, locate
 

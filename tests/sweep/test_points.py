@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.check import covering
 from fedpm_lightning.sweep.devices import default_jobs, gpus, slot_environment
 from fedpm_lightning.sweep.draws import DRAWS, draw
-from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.points import identity, make_points
 from fedpm_lightning.sweep.sweep_file import load_sweep
 

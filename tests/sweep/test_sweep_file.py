@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.sweep_file import load_sweep
 
 ONE = {"rounds": {"value": 2}}

@@ -5,12 +5,10 @@ They are complete at any moment: a killed run leaves its finished rounds and a s
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +19,8 @@ from lightning.pytorch.loggers import WandbLogger
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.run_facts import Facts, RunFacts, partition_facts, to_json
 from fedpm_lightning.errors import DivergedError
-from fedpm_lightning.report.history import History, Monitor, Row, choose_monitor
-from fedpm_lightning.report.metrics_csv import MetricsCsv, read_rows, write_atomically
-
-__all__ = ["RunFiles", "choose_monitor", "find_history", "find_run_files", "is_finished"]
+from fedpm_lightning.report.history import History, Monitor
+from fedpm_lightning.report.metrics_csv import MetricsCsv, Record, digest_of, read_rows, write_atomically
 
 
 class RunFiles(FederatedCallback):
@@ -190,36 +186,6 @@ class RunFiles(FederatedCallback):
         for logger in trainer.loggers:
             if not (isinstance(logger, WandbLogger) and row["round"] <= self._seen_by_wandb):
                 logger.log_metrics(row, step=int(row["round"]))
-
-
-@dataclass
-class Record:
-    """What a checkpoint knows of metrics.csv.
-
-    Attributes:
-        digest: Checksum of the rows so far.
-        kept: The best round's row and the last one's.
-    """
-
-    digest: str = ""
-    kept: list[Row] = field(default_factory=list[Row])
-
-    def damage(self, rows: Sequence[Row], done: int) -> str | None:
-        """Say what became of the file since; None if it is as it was, or the checkpoint does not know."""
-        if not self.digest or digest_of(rows) == self.digest:
-            return None
-        restored = {int(row["round"]) for row in self.kept}
-        lost = sorted(set(range(1, done + 1)) - {int(row["round"]) for row in rows} - restored)
-        what = f"rounds {', '.join(map(str, lost))} are lost" if lost else "its rows are not those of the checkpoint"
-        return f"metrics.csv was damaged since round {done}: {what}; the best and the last round are restored"
-
-
-def digest_of(rows: Iterable[Row], before: str = "") -> str:
-    """Return the checksum of rows that follow those with the checksum `before`."""
-    for row in rows:
-        text = ",".join(f"{key}={float(row[key])!r}" for key in sorted(row))
-        before = hashlib.sha256(f"{before}{text}".encode()).hexdigest()
-    return before
 
 
 def find_run_files(trainer: Trainer) -> RunFiles | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.shipped import Kind, folder, headline, locate, shipped
 
 DESCRIPTION = """List the configurations and sweeps that ship with the package, show one, or copy them.

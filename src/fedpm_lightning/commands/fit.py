@@ -18,7 +18,7 @@ from fedpm_lightning.callbacks.graceful_stop import GracefulStop
 from fedpm_lightning.callbacks.partition_picture import PartitionPicture
 from fedpm_lightning.callbacks.progress import RoundProgress
 from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
-from fedpm_lightning.callbacks.run_files import RunFiles, choose_monitor
+from fedpm_lightning.callbacks.run_files import RunFiles
 from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import (
     check_checkpoint,
@@ -34,6 +34,7 @@ from fedpm_lightning.commands.settings import as_list, default_label, measured
 from fedpm_lightning.commands.start import take_folder
 from fedpm_lightning.commands.threads import choose_threads, has_bf16
 from fedpm_lightning.commands.wandb_logger import prepare_loggers, sweep_tags
+from fedpm_lightning.report.history import choose_monitor
 from fedpm_lightning.trainer.start_check import callbacks_of
 
 

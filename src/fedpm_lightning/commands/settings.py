@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.compose import Composition
-from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.parser import check_nulls
 from fedpm_lightning.data.federated import FederatedData

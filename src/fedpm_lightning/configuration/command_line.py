@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES
 
 FILE = "config"

@@ -1,24 +1,21 @@
 """Layers (the defaults, files, options) laid over each other to one mapping.
 
-One rule: naming a class resets its branch, so that no argument of another class, or of another file's, stays in
-force unsaid; arguments alone lie over what is there. A method resets its label and its server optimizer too.
+Values are laid over each other in merge.py. A method resets its label and its server optimizer too.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from fedpm_lightning.checks import is_list, is_mapping
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.checks import is_mapping
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, flatten
-from fedpm_lightning.configuration.names import choices
+from fedpm_lightning.configuration.merge import NODE, merged, names_class
 from fedpm_lightning.configuration.yaml_text import load, read_file
 
 _RESET_WITH = {"model.method": ("label", "model.server_optimizer"), "model.server_optimizer": ("label",)}
-_NODE = ("class_path", "init_args", "dict_kwargs")
 
 
 class Composition:
@@ -44,7 +41,7 @@ class Composition:
         try:
             layer = _without_derived(layer)
             for key, followers in _RESET_WITH.items():
-                if _names_class(get_key(layer, key)):
+                if names_class(get_key(layer, key)):
                     for follower in followers:
                         remove_key(self.values, follower)
             self.values = cast("dict[str, Any]", merged(self.values, layer))
@@ -52,7 +49,7 @@ class Composition:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
         self.named |= {key for key in CLASSES if get_key(layer, key, missing=...) is not ...}
         given = dict.fromkeys((plain(key) for key in flatten(layer)), origin)
-        reset = tuple(f"{key}." for key in CLASSES if _names_class(get_key(layer, key)))
+        reset = tuple(f"{key}." for key in CLASSES if names_class(get_key(layer, key)))
         before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(reset)}
         self.origins = before | given
 
@@ -88,122 +85,7 @@ class Composition:
 
 def plain(key: str) -> str:
     """Return a dotted key without `init_args`, `class_path` and the `+` of an addition."""
-    return ".".join(part.rstrip("+") for part in key.split(".") if part not in _NODE)
-
-
-def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
-    """Return `above` laid over `below`.
-
-    Args:
-        below: What the layers before say of `key`.
-        above: What the new layer says.
-        key: The dotted key of both.
-        within: Whether `key` is an argument of a class: then it may hold a class too.
-    """
-    spec = CLASSES.get(key)
-    if spec is not None and spec.many and (is_list(above) or is_list(below)):
-        return _list(below, above, key)
-    if spec is not None or (within and (_is_node(below) or _is_node(above) or _arguments_of_name(below, above))):
-        return _node(below, above, key)
-    return _branch(below, above, key, within) if is_mapping(above) else above
-
-
-def _branch(below: Any, above: Mapping[str, Any], key: str, within: bool) -> dict[str, Any]:
-    """Lay a mapping over what is below, name by name."""
-    old = dict(below) if is_mapping(below) else {}
-    for name, value in above.items():
-        bare = str(name).rstrip("+")
-        path = f"{key}.{bare}" if key else bare
-        if str(name).endswith("+"):
-            old[bare] = _list(old.get(bare), _added(old.get(bare), value, path), path)
-        else:
-            old[bare] = merged(old.get(bare), value, path, within)
-    return old
-
-
-def _list(below: Any, above: Any, key: str) -> list[Any]:
-    """Lay over a list of classes: another list replaces it, arguments go to its last class."""
-    if is_list(above):
-        return [_node(None, one, key) for one in above]
-    if is_mapping(above) and not _names_class(above):
-        listed = below
-        if not listed:
-            raise ConfigurationError(f"{key}: there is no class yet that these arguments could belong to")
-        return [*listed[:-1], _node(listed[-1], above, key)]
-    return [_node(None, above, key)]
-
-
-def _added(below: Any, value: Any, key: str) -> list[Any]:
-    old = below if is_list(below) else [] if below in (None, False) else [below]
-    return [*old, *(value if is_list(value) else [value])]
-
-
-def _node(below: Any, above: Any, key: str) -> Any:
-    """Lay over a class: a name resets it, arguments alone join those that are there."""
-    if not is_mapping(above):
-        return _named(key, above)
-    entry = above
-    given = {name: entry[name] for name in _NODE if name in entry} if set(entry) <= set(_NODE) else {"init_args": entry}
-    start: dict[str, Any] = {}
-    if not _names_class(entry):
-        start = dict(_as_node(below)) or ({"class_path": CLASSES[key].default} if _has_default(key) else {})
-    elif given.get("class_path") is not None:
-        start = _as_node(_named(key, given["class_path"]))
-    arguments = _branch(start.get("init_args"), given.get("init_args") or {}, key, within=True)
-    rest = {name: given[name] for name in ("dict_kwargs",) if given.get(name)}
-    return {**start, "init_args": arguments, **rest} if arguments or start.get("init_args") else {**start, **rest}
-
-
-def _as_node(value: Any) -> dict[str, Any]:
-    if is_mapping(value):
-        return dict(value)
-    return {"class_path": value} if isinstance(value, str) else {}
-
-
-def _named(key: str, value: Any) -> Any:
-    """Return a class by its dotted path, whatever the spelling of its name; other values stay.
-
-    Raises:
-        ConfigurationError: If there is no class of that name; the message lists the choices.
-    """
-    spec = CLASSES.get(key)
-    if not isinstance(value, str) or spec is None or not spec.modules or value.lower() in {"true", "false"}:
-        return value
-    if "." in value:
-        return {"class_path": value}
-    known = choices(spec.modules, spec.base)
-    spelled = {_bare(name): path for name, path in reversed(known.items())}
-    if _bare(value) not in spelled:
-        raise ConfigurationError(f"{key}: there is no class {value!r}; {_instead(key, value, sorted(known))}")
-    return {"class_path": spelled[_bare(value)]}
-
-
-def _instead(key: str, value: str, known: list[str]) -> str:
-    """Return what may have been meant, and where the choices are: here if they are few."""
-    close = difflib.get_close_matches(_bare(value), [_bare(name) for name in known], n=1, cutoff=0.6)
-    meant = [f"did you mean {name}?" for name in known if close == [_bare(name)]]
-    few = f"choose one of {', '.join(known)}" if sum(map(len, known)) < 250 else f"fedpm fit --help {key} lists them"
-    return " Or ".join([*meant, f"{few}, or give the dotted path of your own class"])
-
-
-def _has_default(key: str) -> bool:
-    return key in CLASSES and bool(CLASSES[key].default)
-
-
-def _bare(name: str) -> str:
-    return name.lower().replace("_", "")
-
-
-def _is_node(value: Any) -> bool:
-    return is_mapping(value) and bool({"class_path", "init_args"} & set(value))
-
-
-def _arguments_of_name(below: Any, above: Any) -> bool:
-    return isinstance(below, str) and is_mapping(above)
-
-
-def _names_class(value: Any) -> bool:
-    return isinstance(value, str) or (is_mapping(value) and "class_path" in value)
+    return ".".join(part.rstrip("+") for part in key.split(".") if part not in NODE)
 
 
 def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:

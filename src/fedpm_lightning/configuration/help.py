@@ -9,10 +9,9 @@ import difflib
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.describe import Key, keys, summary, takes_more
-from fedpm_lightning.configuration.errors import ConfigurationError
-from fedpm_lightning.configuration.every_key import every_key
-from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
+from fedpm_lightning.configuration.every_key import every_key, groups
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.configuration.names import choices, derives_from, find_class
 
@@ -41,32 +40,6 @@ HEADS = {
 }
 """Command -> its usage, what it does, examples."""
 
-GROUPS = {
-    "the run": ("seed_everything", *EXPERIMENT_KEYS),
-    "data": ("data.name", "data.source"),
-    "heterogeneity: who holds which samples, and who takes part in a round": (
-        "data.num_clients", "data.participation", "data.clients_per_round", "data.partition",
-    ),
-    "the network and its local work": (
-        "model.net", "model.local_epochs", "model.local_steps", "model.lr_schedule", "model.loss", "model.l2",
-        "model.buffer_policy",
-    ),
-    "the method; its arguments are --model.method.KEY": ("model.method", "model.weighting", "model.server_optimizer"),
-    "how rounds run": ("model.executor",),
-    "Lightning's Trainer: the usual ones": (
-        "trainer.accelerator", "trainer.devices", "trainer.precision", "trainer.logger", "trainer.callbacks",
-        "trainer.max_time", "trainer.check_val_every_n_epoch", "trainer.enable_progress_bar", "trainer.deterministic",
-    ),
-}  # fmt: skip
-"""Title -> keys; others of data and model come last in `data` and in `how rounds run`."""
-
-_REST = {"data": "data", "how rounds run": "model"}
-_SHOWN = {
-    "validate": {"run_dir", "ckpt_path", "verbose", "data", "trainer"},
-    "test": {"run_dir", "ckpt_path", "verbose", "data", "trainer"},
-    "partition": {"seed_everything", "output", "data"},
-}
-"""Command -> keys and branches that it shows; `fit` shows all."""
 _MORE = """more
   --help all      every key at full length, Lightning's included
   --help method   the methods; likewise net, partition, preconditioner, callbacks, logger, ...
@@ -110,26 +83,11 @@ def overview(command: str, everything: bool, columns: int) -> str:
         f"{usage}\n\n{textwrap.fill(what, columns)}",
         *(["\n".join(f"  {e}" for e in examples)] if examples else []),
     ]
-    for title, names in _groups(command, everything).items():
+    for title, names in groups(command, everything).items():
         line = _row if everything else _short_row
         rows = [line(name, every_key()[name], columns) for name in names]
         parts.append("\n".join([title, *rows]))
     return "\n\n".join([*parts, _MORE]) + "\n"
-
-
-def _groups(command: str, everything: bool) -> dict[str, list[str]]:
-    """Return title -> the keys that a command shows."""
-    placed = {name for names in GROUPS.values() for name in names}
-    groups = {title: [*names, *(k for k in every_key() if k not in placed and k.startswith(f"{_REST.get(title)}."))]
-              for title, names in GROUPS.items()}  # fmt: skip
-    if everything:
-        rest = [k for k in every_key() if k.startswith("trainer.") and k not in placed]
-        return {**groups, "Lightning's Trainer: all others": rest, "of one command": list(LIGHTNING_KEYS)[1:]}
-    shown = _SHOWN.get(command)
-    if shown is not None:
-        groups["the run"] = [k for k in (*EXPERIMENT_KEYS, *LIGHTNING_KEYS) if k in shown]
-        groups = {title: [k for k in names if k.partition(".")[0] in shown] for title, names in groups.items()}
-    return {title: names for title, names in groups.items() if names}
 
 
 def of_key(name: str, columns: int) -> str:

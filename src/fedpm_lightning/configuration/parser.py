@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 
 from lightning.pytorch.cli import LightningArgumentParser
 
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.compose import Composition, plain
-from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.messages import explain
 
 

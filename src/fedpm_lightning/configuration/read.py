@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.checks import is_list, is_mapping
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
 from fedpm_lightning.configuration.compose import Composition, get_key
-from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.experiment_keys import DEFAULTS, EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
 from fedpm_lightning.configuration.names import arguments, choices

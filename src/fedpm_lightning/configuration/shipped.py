@@ -11,7 +11,7 @@ import re
 from pathlib import Path, PurePath
 from typing import Literal
 
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 
 Kind = Literal["configs", "sweeps"]
 

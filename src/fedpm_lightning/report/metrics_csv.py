@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpm_lightning.report.history import Row
@@ -106,6 +108,36 @@ class MetricsCsv:
 
     def _rewrite(self) -> None:
         write_atomically(self.path, _csv_line(self._header) + _lines(self._header, self.rows))
+
+
+@dataclass
+class Record:
+    """What a checkpoint knows of metrics.csv.
+
+    Attributes:
+        digest: Checksum of the rows so far.
+        kept: The best round's row and the last one's.
+    """
+
+    digest: str = ""
+    kept: list[Row] = field(default_factory=list[Row])
+
+    def damage(self, rows: Sequence[Row], done: int) -> str | None:
+        """Say what became of the file since; None if it is as it was, or the checkpoint does not know."""
+        if not self.digest or digest_of(rows) == self.digest:
+            return None
+        restored = {int(row["round"]) for row in self.kept}
+        lost = sorted(set(range(1, done + 1)) - {int(row["round"]) for row in rows} - restored)
+        what = f"rounds {', '.join(map(str, lost))} are lost" if lost else "its rows are not those of the checkpoint"
+        return f"metrics.csv was damaged since round {done}: {what}; the best and the last round are restored"
+
+
+def digest_of(rows: Iterable[Row], before: str = "") -> str:
+    """Return the checksum of rows that follow those with the checksum `before`."""
+    for row in rows:
+        text = ",".join(f"{key}={float(row[key])!r}" for key in sorted(row))
+        before = hashlib.sha256(f"{before}{text}".encode()).hexdigest()
+    return before
 
 
 def _header(rows: Iterable[Row]) -> list[str]:

@@ -13,7 +13,7 @@ import yaml
 
 from fedpm_lightning.configuration.command_line import FILE, spell
 from fedpm_lightning.configuration.keys import CLASSES
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.sweep_file import Metric
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any
 
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 
 Entry = Mapping[str, Any]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from fedpm_lightning.report.metrics_csv import read_rows, write_atomically
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.sweep_file import Metric
 

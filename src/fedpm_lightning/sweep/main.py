@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.folder import OVER, SweepFolder, write_results
 from fedpm_lightning.sweep.options import make_parser
 from fedpm_lightning.sweep.points import Point, make_points

@@ -11,14 +11,14 @@ from itertools import product
 from pathlib import Path, PurePath
 from typing import Any
 
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.command_line import FILE, in_order, options
-from fedpm_lightning.configuration.errors import ConfigurationError
 from fedpm_lightning.configuration.keys import Effect, effect
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.commands import fedpm_words
 from fedpm_lightning.sweep.draws import draw
-from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.sweep_file import SweepFile
 
 SEED = "seed_everything"

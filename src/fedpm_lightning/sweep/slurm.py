@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.folder import SweepFolder
 
 _SCRIPT = r"""#!/bin/bash

@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 
 import yaml
 
-from fedpm_lightning.configuration.errors import ConfigurationError
+from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.shipped import locate
-from fedpm_lightning.sweep.errors import SweepError
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.schema import violations
 
 ARGS = ("${args}", "${args_no_equals}")

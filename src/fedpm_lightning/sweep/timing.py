@@ -12,8 +12,8 @@ from typing import Any
 
 from fedpm_lightning.configuration.command_line import options
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.check import parsed
-from fedpm_lightning.sweep.errors import SweepError
 from fedpm_lightning.sweep.points import SEED, Point
 
 
