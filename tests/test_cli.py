@@ -9,6 +9,7 @@ import time
 
 import pytest
 import yaml
+from torch import nn
 
 from fedpm_lightning import cli
 from fedpm_lightning.cli import main
@@ -16,6 +17,19 @@ from fedpm_lightning.methods import FedAvg
 
 PLAIN = {"lr": 0.1, "momentum": 0.0, "weight_decay": 0.0, "local_optimizer": None}
 ONE = ("--rounds", "1", "--model.local_epochs", "1")
+
+
+class Misspelt(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 10)
+
+    def forward(self, x):
+        return self.lin(x)
+
+
+class Forgetful(FedAvg):
+    def client_update(self, client):
+        super().client_update(client)
 
 
 def settings(run):
@@ -71,6 +85,11 @@ def test_a_wrong_command_line_says_what_would_be_right(fedpm, capsys, words, exp
         (["--data.partition.alpha", "-1"], 1, ["alpha must be a finite number above 0, got -1"]),
         (["--model.method.lr", "-1"], 1, ["lr must be a finite number above 0, got -1"]),
         (["--trainer.max_epoch", "3"], 2, ["--trainer.max_epoch"]),
+        (["--confg", "x"], 2, ["did you mean --config?"]),
+        (["--config", "method/fednl"], 2, ["did you mean method/convex/fednl?"]),
+        (["--run_dir", "configs/quickstart.yaml"], 1, ["configs/quickstart.yaml is a file; name a folder"]),
+        (["--model.net", f"{__name__}.Misspelt"], 1, ["model.net Misspelt", "AttributeError: ", "no attribute 'lin'"]),
+        (["--model.method", f"{__name__}.Forgetful"], 1, ["client 0: TypeError: Forgetful.client_update returned"]),
         (["--rouds", "3"], 2, ["--rouds", "did you mean --rounds?"]),
         (["--model.locl_epochs=3"], 2, ["did you mean --model.local_epochs?"]),
         (["--trainer.max_epochs", "3"], 2, ["--rounds"]),
@@ -91,10 +110,25 @@ def test_errors_are_few_lines_that_name_the_key_and_the_choices(quickstart, caps
     assert len(err.splitlines()) <= 6 and "Traceback" not in err
 
 
-def test_no_hyper_parameter_leaks_from_one_method_into_another(quickstart):
-    """Below lies FedPM with lr 0.3; FedAvg chosen by file or by name must not inherit it."""
-    by_file = quickstart(*ONE, "--config", "configs/method/fedavg.yaml", folder="file")
-    by_name = quickstart(*ONE, "--model.method", "FedAvg", folder="name")
+@pytest.fixture
+def below(tmp_path):
+    """Words that lay FedPM with lr 0.3, which is no class's default, over the quickstart."""
+    method = {"class_path": "fedpm_lightning.methods.FedPM", "init_args": {"lr": 0.3}}
+    (tmp_path / "below.yaml").write_text(yaml.safe_dump({"model": {"method": method}}))
+    return "--config", "below.yaml"
+
+
+def test_a_module_that_is_no_python_ends_in_its_file_and_line(quickstart, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "no_python.py").write_text("def load(:\n")
+    assert quickstart("--data.name", "no_python.load").code == 1
+    assert "error: invalid syntax (no_python.py, line 1)" in capsys.readouterr().err
+
+
+def test_no_hyper_parameter_leaks_from_one_method_into_another(quickstart, below):
+    """FedAvg chosen by file or by name must not inherit the lr below it."""
+    by_file = quickstart(*ONE, *below, "--config", "configs/method/fedavg.yaml", folder="file")
+    by_name = quickstart(*ONE, *below, "--model.method", "FedAvg", folder="name")
     assert settings(by_file)["model"]["method"]["init_args"] == PLAIN
     assert settings(by_name)["model"]["method"]["init_args"] == PLAIN
 
@@ -190,13 +224,13 @@ class MyMethod(FedAvg):
 
 
 @pytest.mark.parametrize("layer", ["yaml", "yaml string", "option"])
-def test_a_class_of_ones_own_keeps_its_own_defaults_and_name(quickstart, tmp_path, layer):
-    """Below lies FedPM with lr 0.3 and the label FedPM."""
+def test_a_class_of_ones_own_keeps_its_own_defaults_and_name(quickstart, below, tmp_path, layer):
+    """Not those of the FedPM below it, whose label is FedPM."""
     path = f"{__name__}.MyMethod"
     method = {"class_path": path} if layer == "yaml" else path
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"model": {"method": method}}))
     words = ("--model.method", path) if layer == "option" else ("--config", "mine.yaml")
-    run = quickstart(*ONE, *words)
+    run = quickstart(*ONE, *below, *words)
     assert run.code == 0
     assert settings(run)["model"]["method"]["init_args"] == {"lr": 0.07}
     assert run.summary["method_label"] == settings(run)["label"] == "MyMethod"

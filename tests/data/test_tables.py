@@ -227,6 +227,8 @@ def test_a_table_of_the_hub_is_a_csv_file(read, folder, hub):
 
 def test_a_set_that_is_not_there(read, tmp_path, hub):
     (tmp_path / "empty").mkdir()
+    with pytest.raises(MissingDataError, match=r"data.source nofile\.jsonl of data.name hf does not exist"):
+        load(DataRequest("hf", "nofile.jsonl", tmp_path))  # without asking the Hub for it
     with pytest.raises(
         MissingDataError, match=r"cannot load '.*empty' with Hugging Face's datasets: .*Hub id, or a folder"
     ):

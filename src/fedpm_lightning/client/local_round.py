@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import ClassVar, Literal, Protocol, TypeAlias, cast
 
 from fedpm_lightning.client.client import LOCAL_BUFFERS, BufferPolicy, Client
 from fedpm_lightning.client.faults import NUMERICAL, check_finite, client_error
@@ -116,7 +116,10 @@ class LocalRound:
 
         def trained() -> Answer:
             client = self.client(data)
-            update = self.method.client_update(client)
+            update = cast(object, self.method.client_update(client))
+            if not isinstance(update, ClientUpdate):
+                name = type(self.method).__name__
+                raise TypeError(f"{name}.client_update returned {type(update).__name__}: return client.upload(...)")
             return self.sent(update, self.kept(client))
 
         return self.attempt(data, trained)

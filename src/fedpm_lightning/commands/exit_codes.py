@@ -17,7 +17,7 @@ from fedpm_lightning.configuration.messages import shorten
 from fedpm_lightning.configuration.read import read
 from fedpm_lightning.errors import DivergedError, InterruptedRun, RoundError
 
-USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, RoundError)
+USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, SyntaxError, RoundError)
 
 
 def run(argv: list[str], cli: type[FedpmCLI]) -> int:

@@ -16,8 +16,14 @@ _LOCKED: list[RunFolder] = []
 
 
 def take_folder(settings: Any) -> None:
-    """Choose the run's folder and keep other processes out of it."""
+    """Choose the run's folder and keep other processes out of it.
+
+    Raises:
+        ValueError: If there is a file of that name.
+    """
     folder = choose_folder(settings)
+    if folder.path.is_file():
+        raise ValueError(f"run_dir {folder.path} is a file; name a folder, or a new one: --run_dir runs/NAME")
     settings.run_dir = str(folder.path)
     if _rank() == 0:
         folder.acquire()

@@ -117,7 +117,7 @@ def check_names(composed: Composition) -> None:
     own = (*EXPERIMENT_KEYS, *LIGHTNING_KEYS, *BRANCHES)
     for key, value in composed.values.items():
         if key not in own:
-            raise _unknown(composed, key, own, "fedpm")
+            raise _unknown(composed, key, (*own, FILE), "fedpm")
         if key in BRANCHES:
             _check_branch(composed, key, value)
 

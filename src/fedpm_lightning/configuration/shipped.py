@@ -46,7 +46,7 @@ def locate(kind: Kind, given: str | Path) -> Path:
     if name in known:
         return known[name]
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    ends = [other for other in known if other.endswith(f"/{name}")]
+    ends = [other for other in known if PurePath(other).name == PurePath(name).name]
     meant = f"; did you mean {(ends or close)[0]}?" if ends or close else ""
     raise ConfigurationError(
         f"{given} cannot be read (no such file in {Path.cwd()}), and nothing that ships has that name{meant}\n"

@@ -68,10 +68,11 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
             # Two samples: a normalisation without running statistics takes them from the batch, also in evaluation.
             inputs = next(iter(largest.everything(2)))[0]
             outputs = net.eval()(inputs)
-    except (RuntimeError, IndexError) as cause:  # IndexError: a token outside of an embedding
+    except Exception as cause:  # of the network's own code
+        kind = "" if isinstance(cause, RuntimeError) else f"{type(cause).__name__}: "
         raise ValueError(
-            f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {cause}"
-        ) from None
+            f"model.net {name} cannot take inputs of shape {shape} from data.name {data.name}: {kind}{cause}"
+        ) from cause
     finally:
         net.train()
     if not isinstance(outputs, Tensor):

@@ -71,6 +71,8 @@ def open_parts(source: str) -> Mapping[str, Any]:
             "data.name hf needs `datasets`; install it with: pip install 'fedpm-lightning[hf]'"
         ) from error
     file, (name, _, configuration) = Path(source).expanduser(), source.partition(":")
+    if file.suffix in BUILDERS and not file.exists():
+        raise MissingDataError(f"data.source {source} of data.name hf does not exist")
     try:
         if file.is_file() and file.suffix in BUILDERS:
             found = datasets.load_dataset(BUILDERS[file.suffix], data_files={"train": str(file)})
