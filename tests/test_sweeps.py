@@ -9,8 +9,7 @@ import yaml
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.sweep.points import make_points
-from fedpm_lightning.sweep.schema import violations
-from fedpm_lightning.sweep.sweep_file import load_sweep
+from fedpm_lightning.sweep.sweep_file import load_sweep, violations
 
 SWEEPS = Path(__file__).resolve().parent.parent / "sweeps"
 ALL = sorted(path.name for path in SWEEPS.glob("*"))

@@ -11,7 +11,7 @@ import pytest
 
 from fedpm_lightning.commands.lightning_cli import parse
 from fedpm_lightning.sweep.check import lookup
-from fedpm_lightning.sweep.commands import command_line
+from fedpm_lightning.sweep.points import command_line
 
 COMMAND = ["${env}", "fedpm", "fit", "--config", "configs/quickstart.yaml", "${args}"]
 # In an order that nobody promises: an argument before its class, files last.

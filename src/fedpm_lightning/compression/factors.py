@@ -28,7 +28,7 @@ from typing_extensions import override
 
 from fedpm_lightning.compression.packed import INT8, Int8Rows, Numbers, Packed, int8, nonzero
 from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.math import add_gram, full_precision, mirrored, trace, widen
+from fedpm_lightning.curvature.math import add_gram, full_precision, mirrored, widen
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.curvature.started import StartedPreconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
@@ -214,11 +214,6 @@ def _checked(packed: PackedFactor, damped: bool) -> PackedFactor:
     if not damped or not isinstance(packed.factor, Root) or bool((packed.factor.t <= packed.delta).all()):
         return packed
     return PackedFactor(packed.layer, packed.factor, packed.decode().factorise().delta, rows=False)
-
-
-def trace_share(A: Tensor, packed: LowRankDiagonal) -> Tensor:
-    """Return the share of A's trace that U U^T holds, [*]."""
-    return packed.U.float().square().sum((-2, -1)) / trace(A)
 
 
 def triangle(A: Tensor, offset: int = 0) -> Tensor:

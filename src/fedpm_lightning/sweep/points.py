@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +18,6 @@ from fedpm_lightning.configuration.keys import Effect, effect
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
 from fedpm_lightning.sweep import SweepError
-from fedpm_lightning.sweep.commands import fedpm_words
 from fedpm_lightning.sweep.draws import draw
 from fedpm_lightning.sweep.sweep_file import SweepFile
 
@@ -132,3 +132,31 @@ def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
         counted["data.source"] = PurePath(counted["data.source"]).name
     text = json.dumps([words[0], layers, counted], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def command_line(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
+    """Fill a sweep file's command in, as `wandb agent` does.
+
+    Raises:
+        SweepError: If it holds a macro that has no meaning here.
+    """
+    words: list[str] = []
+    for word in command:
+        macro = word[2:-1] if word.startswith("${") and word.endswith("}") else ""
+        if macro == "env":
+            words.append("/usr/bin/env")
+        elif macro == "args":
+            words += [f"--{key}={value}" for key, value in params.items()]
+        elif macro == "args_no_equals":
+            words += [part for key, value in params.items() for part in (f"--{key}", str(value))]
+        elif macro and not macro.startswith("envvar:"):
+            raise SweepError(f"command: {word} cannot be used; write the word itself, or ${{env}} and ${{args}}")
+        else:
+            words.append(re.sub(r"\$\{envvar:([A-Z0-9_]*)\}", lambda m: os.environ.get(m[1], m[1]), word))
+    return words
+
+
+def fedpm_words(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
+    """Return what follows `fedpm` in the command line: the command and its options."""
+    words = command_line(command, params)
+    return words[words.index("fedpm") + 1 :]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,7 +14,6 @@ import yaml
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.sweep import SweepError
-from fedpm_lightning.sweep.schema import violations
 
 ARGS = ("${args}", "${args_no_equals}")
 """The macros for which the command line is the same here and under W&B's agent."""
@@ -123,3 +124,26 @@ def _no_choice(entry: Mapping[str, Any]) -> list[str]:
     if "min" in entry and "max" in entry and not entry["min"] < entry["max"]:
         wrong.append(f"min {entry['min']} is not less than max {entry['max']}")
     return wrong
+
+
+_PARAMETER = "give `values: [..]`, `value: ..`, `min:` and `max:`, or a `distribution:` with its numbers"
+
+
+def violations(config: Mapping[str, Any]) -> list[str]:
+    """Return what W&B would complain of, one line each; empty for a valid sweep file."""
+    from jsonschema import Draft7Validator, FormatChecker
+
+    kinds = FormatChecker(())
+    kinds.checks("float")(lambda value: isinstance(value, float))
+    kinds.checks("integer")(lambda value: isinstance(value, int))
+    schema = json.loads(files("fedpm_lightning.sweep").joinpath("wandb_schema.json").read_text(encoding="utf-8"))
+    validator = Draft7Validator(schema, format_checker=kinds)
+    found = sorted(validator.iter_errors(cast(Any, config)), key=lambda error: list(map(str, error.absolute_path)))
+    return [_message(list(map(str, error.absolute_path)), error) for error in found]
+
+
+def _message(path: list[str], error: Any) -> str:
+    where = ".".join(path) or "the file"
+    if path[:1] == ["parameters"] and len(path) == 2:  # none of the twenty kinds of parameter
+        return f"{where}: {json.dumps(error.instance)} is no parameter: {_PARAMETER}"
+    return f"{where}: {error.message}"
