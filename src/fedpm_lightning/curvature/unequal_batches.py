@@ -1,9 +1,10 @@
 """Factors of stacked clients whose batches differ in size, or which are through before the others.
 
-One client's factor has a form (few rows, or dense) that depends on how many rows it has seen, and the form decides what
-is sent. So that a stacked client sends what it would send alone, clients are kept in groups of one form, each with a
-plain `RunningFactor` over its part of the stack. Those that have become dense are one group from then on: a batch of
-unequal sizes is then masked,
+One client's factor has a form (few rows, or dense) that depends on how many rows it has seen. The form decides what is
+sent, and whether the next batch is observed at once or when it is due: one form with masks for the whole stack would
+send other bytes, and step with other P, than a client alone. So clients are kept in groups of one form, each with a
+plain `RunningFactor` over its part of the stack; aligned clients start dense, and are one group from the first batch.
+Those that have become dense are one group from then on: a batch of unequal sizes is then masked,
 
     A_c = (1/n) sum_r (s_r x_r)(s_r x_r)^T,   s_r = sqrt(n/n_c), or 0 for a row that only fills up.
 
