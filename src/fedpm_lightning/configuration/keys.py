@@ -38,9 +38,8 @@ EFFECTS: dict[str, Effect] = {
             *("checkpoint_every", "grace_s", "threads", "output", "model.client_memory_mib", "data.root"),
             *("model.seed", "data.seed", "trainer.max_epochs"),  # follow from other keys
             *("trainer.logger", "trainer.default_root_dir", "trainer.max_time", "trainer.profiler"),
-            *("trainer.enable_progress_bar", "trainer.enable_checkpointing", "trainer.enable_model_summary"),
-            *("trainer.log_every_n_steps", "trainer.num_sanity_val_steps", "trainer.use_distributed_sampler"),
-            *("trainer.detect_anomaly", "trainer.fast_dev_run", "trainer.barebones"),
+            *("trainer.enable_progress_bar", "trainer.enable_model_summary", "trainer.log_every_n_steps"),
+            *("trainer.num_sanity_val_steps", "trainer.detect_anomaly", "trainer.fast_dev_run"),
         ),
         Effect.NOTHING,
     ),
