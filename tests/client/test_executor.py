@@ -10,7 +10,11 @@ from torch import nn
 
 from fedpm_lightning.client.choose_executor import CHUNK_BYTES, LARGEST_CHUNK, chunk_size
 from fedpm_lightning.client.executor import Sequential, Vectorized
+from fedpm_lightning.client.faults import is_finite
 from fedpm_lightning.client.stack_check import why_not_stacked
+from fedpm_lightning.client.stacked_client import StackedUpdate
+from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.unequal_batches import Part, UnequalPreconditioner
 from fedpm_lightning.data import FeatureShift
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton
@@ -217,6 +221,16 @@ def test_a_bad_client_of_a_chunk_is_named_and_goes_alone(method):
     assert sides[0].said == sides[1].said and "client 4: " in sides[1].said[0]
     with pytest.raises((DivergedClientError, BadClientError), match="round 1, client 4: "):
         ExecutorRounds(METHODS[method](), mlp(), Vectorized(9), clients).step()
+
+
+def test_a_factor_that_is_not_finite_is_found_in_every_group_of_a_stack():
+    def of(clients, value):
+        P = DensePreconditioner("layer", torch.full((len(clients), 2, 2), value), torch.ones(len(clients)))
+        return Part(clients, P)
+
+    for value, finite in ((1.0, True), (float("nan"), False)):
+        P = UnequalPreconditioner("layer", [of([0, 2], 1.0), of([1], value)])
+        assert is_finite(StackedUpdate(-1, 0, 1, {}, {"P": {"layer": P}}, {}, {"loss": 0.0})) == finite
 
 
 class CountsSamples(FedAvg):
