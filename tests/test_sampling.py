@@ -10,7 +10,7 @@ from torch import nn
 
 from fedpm_lightning import FederatedData
 from fedpm_lightning.callbacks import Communication, SimulatedNetwork
-from fedpm_lightning.configuration.keys import canonical
+from fedpm_lightning.configuration.canonical import canonical
 from fedpm_lightning.methods import SCAFFOLD, FedAvg
 from fedpm_lightning.rng import sample_by_size
 from fedpm_lightning.round import Hooks

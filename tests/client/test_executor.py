@@ -19,7 +19,7 @@ from fedpm_lightning.data import FeatureShift
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian
-from fedpm_lightning.testing.stacks import RAGGED, ExecutorRounds, clients_of, close, same_update
+from fedpm_lightning.testing.stacks import UNEQUAL, ExecutorRounds, clients_of, close, same_update
 from fedpm_lightning.types import ClientUpdate, LocalWork
 
 
@@ -98,7 +98,7 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
-def both(method, net="mlp", chunk=100, sizes=RAGGED, rounds=2, batch_size=7, partition=None, classes=3, **settings):
+def both(method, net="mlp", chunk=100, sizes=UNEQUAL, rounds=2, batch_size=7, partition=None, classes=3, **settings):
     """Run rounds under both executors and compare all that leaves the clients; return the stacked side."""
     make, shape = NETS[net]
     clients = clients_of(sizes, shape, batch_size, classes, partition)
@@ -198,7 +198,7 @@ def test_full_batches_and_batches_that_cannot_be_gathered_at_once():
 def test_hooks_fire_for_every_client():
     side = both(METHODS["FedAvg"], rounds=1, chunk=4)
     for hook in ("on_client_start", "on_client_end"):
-        assert sorted(client for name, client in side.hooks if name == hook) == list(range(len(RAGGED)))
+        assert sorted(client for name, client in side.hooks if name == hook) == list(range(len(UNEQUAL)))
 
 
 def test_states_do_not_keep_the_stack_alive():

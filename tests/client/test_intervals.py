@@ -10,7 +10,7 @@ from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.rng import sample_cohort
-from fedpm_lightning.testing.stacks import RAGGED, ExecutorRounds, clients_of
+from fedpm_lightning.testing.stacks import UNEQUAL, ExecutorRounds, clients_of
 
 ROUNDS = 3
 
@@ -19,9 +19,9 @@ def theta_after(executor, foof):
     """theta after three rounds of half of the clients, whose batches are all of different sizes."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
-    rounds = ExecutorRounds(FedPM(0.1, preconditioner=foof, mix_damping=1.0), net, executor, clients_of(RAGGED))
+    rounds = ExecutorRounds(FedPM(0.1, preconditioner=foof, mix_damping=1.0), net, executor, clients_of(UNEQUAL))
     for number in range(ROUNDS):
-        super(ExecutorRounds, rounds).step(sample_cohort(1, number, len(RAGGED), (len(RAGGED) + 1) // 2))
+        super(ExecutorRounds, rounds).step(sample_cohort(1, number, len(UNEQUAL), (len(UNEQUAL) + 1) // 2))
     return rounds.theta
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedpm_lightning.checkpoints.identity import compare
+from fedpm_lightning.configuration.canonical import canonical
 from fedpm_lightning.configuration.describe import keys
-from fedpm_lightning.configuration.keys import BRANCHES, canonical
+from fedpm_lightning.configuration.keys import BRANCHES
 
 KEPT = sorted((Path(__file__).resolve().parents[2] / "results").rglob("summary.json"))
 ADDED = {"norms": "plain", "plain": []}

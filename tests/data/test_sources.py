@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fedpm_lightning.configuration.keys import KNOWN_DATA
+from fedpm_lightning.configuration.canonical import KNOWN_DATA
 from fedpm_lightning.data import BrokenDataError, DataRequest, MissingDataError
 from fedpm_lightning.data.arrays import ArraySet
 from fedpm_lightning.data.sources import LOADERS, WITH_COLUMNS, images, load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from fedpm_lightning.compression import Message
-from fedpm_lightning.configuration.keys import MESSAGE_ARGUMENTS, MESSAGE_DEFAULTS
+from fedpm_lightning.configuration.canonical import MESSAGE_ARGUMENTS, MESSAGE_DEFAULTS
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.setting import differing_keys, setting_of
 from fedpm_lightning.report.tables.grid import build_grid

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from fedpm_lightning.configuration.keys import Effect, canonical, effect
+from fedpm_lightning.configuration.canonical import canonical
+from fedpm_lightning.configuration.keys import Effect, effect
 
 EXTENDED = "rounds"
 """A resume may go on for longer: the rounds that are done stay as they are."""

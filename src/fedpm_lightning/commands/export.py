@@ -114,7 +114,7 @@ def input_facts(run_dir: Path) -> dict[str, str]:
 
 
 def described(facts: dict[str, str]) -> str:
-    """Say in words what the network takes."""
+    """Say what the network takes."""
     if "input_shape" not in facts:
         return "the run does not say what its inputs are"
     text = f"inputs {facts['input_shape']} of {json.loads(facts['input_dtype'])}"

@@ -1,4 +1,4 @@
-"""What a class takes, in words: its keys with type, default and meaning, read off its source. Nothing is imported."""
+"""What a class takes: its keys with type, default and meaning, read off its source. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def summary(path: str) -> str:
 
 def _key(one: Parameter) -> Key:
     default = None if one.default is None else in_yaml(one.default, one.source.module)
-    return Key(one.name, in_words(one.hint, one.source.module), default, _meanings(one.source).get(one.name, ""))
+    return Key(one.name, type_text(one.hint, one.source.module), default, _meanings(one.source).get(one.name, ""))
 
 
 @cache
@@ -105,12 +105,12 @@ def in_yaml(node: ast.expr, module: str) -> str:
     return str(list(value) if isinstance(value, tuple) else value) or "''"
 
 
-def in_words(hint: ast.expr | None, module: str) -> str:
+def type_text(hint: ast.expr | None, module: str) -> str:
     """Return a type hint as a user would write the value."""
     if hint is None:
         return "any"
     if isinstance(hint, ast.Constant) and isinstance(hint.value, str):  # a hint in quotes
-        return in_words(ast.parse(hint.value, mode="eval").body, module)
+        return type_text(ast.parse(hint.value, mode="eval").body, module)
     words = list(dict.fromkeys(_words(hint, module)))
     return " or ".join([*(word for word in words if word != "null"), *(word for word in words if word == "null")])
 
@@ -138,10 +138,10 @@ def _subscripted(outer: str, inner: ast.expr, module: str) -> Iterator[str]:
     elif outer == "Literal":
         yield ", ".join("null" if (value := ast.literal_eval(part)) is None else str(value) for part in parts)
     elif outer == "Callable":
-        yield f"class of {in_words(parts[-1], module)}"
+        yield f"class of {type_text(parts[-1], module)}"
     else:
         shown = [part for part in parts if not (isinstance(part, ast.Constant) and part.value is ...)]
-        yield f"{outer.lower()} of {', '.join(in_words(part, module) for part in shown)}"
+        yield f"{outer.lower()} of {', '.join(type_text(part, module) for part in shown)}"
 
 
 @cache

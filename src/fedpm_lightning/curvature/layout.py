@@ -88,7 +88,7 @@ class Layer:
 
     @property
     def size(self) -> str:
-        """The size of A, in words."""
+        """The size of A, as it is printed."""
         return f"d = {self.d}"
 
     def without_bias(self) -> Self:

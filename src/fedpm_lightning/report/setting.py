@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from fedpm_lightning.configuration.keys import Effect, canonical, effect
+from fedpm_lightning.configuration.canonical import canonical
+from fedpm_lightning.configuration.keys import Effect, effect
 
 Setting: TypeAlias = tuple[tuple[str, str], ...]
 """Dotted configuration key -> value as text, sorted: hashable, comparable."""

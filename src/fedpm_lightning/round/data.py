@@ -50,7 +50,7 @@ def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[A
         The samples' inputs [2, ...].
 
     Raises:
-        ValueError: In words, if the network cannot take the data's inputs, gives too few outputs or something else than
+        ValueError: If the network cannot take the data's inputs, gives too few outputs or something else than
             logits, or has complex parameters.
     """
     for parameter, value in net.named_parameters():

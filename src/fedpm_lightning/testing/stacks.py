@@ -18,12 +18,12 @@ from fedpm_lightning.schedules import Schedule
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.types import ClientData, ClientUpdate, LocalWork
 
-RAGGED = (30, 1, 7, 8, 15, 22, 2, 14, 29)
+UNEQUAL = (30, 1, 7, 8, 15, 22, 2, 14, 29)
 """Sizes of clients that no two batches share."""
 
 
 def clients_of(
-    sizes: Sequence[int] = RAGGED,
+    sizes: Sequence[int] = UNEQUAL,
     shape: Sequence[int] = (6,),
     batch_size: int | None = 7,
     classes: int = 3,
