@@ -58,6 +58,7 @@ def draw(growth: dict[str, Any], ranks: dict[str, dict[str, Any]], output: Path)
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullLocator
 
     panels = {what: found for what in PANELS if (found := lines(growth, ranks, what))}
     figure, axes = plt.subplots(2, 3, figsize=(9.5, 5.4), constrained_layout=True)
@@ -66,6 +67,8 @@ def draw(growth: dict[str, Any], ranks: dict[str, dict[str, Any]], output: Path)
     for axis, (what, found) in zip(axes.flat, panels.items(), strict=False):
         for label, sizes, seconds in found:
             axis.loglog(sizes, seconds, marker="o", label=label)
+            axis.set_xticks(sizes, [f"{size:g}" if size < 10_000 else f"{size / 1000:g}k" for size in sizes])
+            axis.xaxis.set_minor_locator(NullLocator())
         axis.set(xlabel=PANELS[what][0], ylabel=PANELS[what][1])
         axis.grid(True, which="major", alpha=0.3)
         axis.legend(fontsize="small", frameon=False)
