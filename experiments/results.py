@@ -109,10 +109,11 @@ def accuracies(folder: Path) -> dict[str, list[float]]:
 
 
 def spread(values: list[float]) -> str:
-    """Return mean ± sample std (n); (0) of nothing. Runs that diverged are counted beside."""
+    """Return mean ± sample std (n); the value itself of one, (0) of nothing. Runs that diverged are counted beside."""
     there = [value for value in values if value == value]
     gone = f", {len(values) - len(there)} diverged" if len(there) < len(values) else ""
-    return (f"{mean(there):.2f} ± {stdev(there):.2f} " if len(there) > 1 else "") + f"({len(there)}{gone})"
+    about = f" ± {stdev(there):.2f}" if len(there) > 1 else ""
+    return (f"{mean(there):.2f}{about} " if there else "") + f"({len(there)}{gone})"
 
 
 def halves(folder: Path) -> str:
@@ -150,7 +151,7 @@ def knobs(folder: Path) -> str:
     for run in sorted(folder.glob("*-s*")):
         knob, _, seed = run.name.rpartition("-s")
         found[knob][seed] = validation(run)
-    rows = [f"| setting | val/acc in %, rounds {TUNING_ROUNDS - 2} to {TUNING_ROUNDS} | less as tuned, by seed |"]
+    rows = [f"| setting | val/acc in %, rounds {TUNING_ROUNDS - 2} to {TUNING_ROUNDS} | beside as tuned, by seed |"]
     rows.append("| --- | ---: | ---: |")
     tuned = found["as-tuned"]
     for knob, runs in found.items():

@@ -15,9 +15,10 @@ batches of 32; clients of 10 to 250 samples / of 128 each, which need none of th
     10 clients     0.54 / 0.34      1.06 / 0.79
     50 clients     0.41 / 0.31      0.84 / 0.62
 
-Two simpler forms take as long or longer, CPU time over that of groups, LocalNewton and FedPM: masks alone, A dense from
-the first uneven batch on, 0.92 to 1.05 for the small network and 1.06 to 1.59 for the other (and few rows would have to
-be kept beside A, to be sent); a factor for each client, solved together where they are of one form, 1.00 to 1.07.
+Two simpler forms take as long or longer, CPU time over that of groups, LocalNewton and on the small network FedPM:
+masks alone, A dense from the first uneven batch on, 0.92 to 1.05 for the small network and 1.06 to 1.59 for the other
+(and few rows would have to be kept beside A, to be sent); a factor for each client, solved together by form,
+1.00 to 1.07.
 
 Clients that have left keep the A and the P they left with.
 """
