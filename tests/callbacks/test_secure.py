@@ -32,8 +32,9 @@ def test_it_goes_on_bit_for_bit_and_is_one_for_both_executors_and_ranks(quicksta
     assert distance(one, state(plain.folder)) < 1e-4 and distance(one, state(stacked.folder)) < 1e-4
     two_rows = type(straight)(0, tmp_path / "two").rows
     assert [row["comm/up_bytes"] for row in two_rows] == [row["comm/up_bytes"] for row in straight.rows]
-    # S1, S2, D of [16, 65] and [10, 17], with dampings and weights; the weight of the plain mean, which is empty
-    numbers = 65**2 + 2 * 16 * 65 + 17**2 + 2 * 10 * 17 + 2 * 2 + 1
+    # S1, S2, D of [16, 65] and [10, 17], with dampings, weights and the weight of those who sent no rows; the weight of
+    # the plain mean, which is empty
+    numbers = 65**2 + 2 * 16 * 65 + 17**2 + 2 * 10 * 17 + 2 * 3 + 1
     assert float(straight.rows[0]["comm/up_bytes"]) == 5 * numbers * 48 // 8
 
 
