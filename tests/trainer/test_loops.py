@@ -59,22 +59,23 @@ for moment in ALL:
     setattr(Inner, f"on_validation_{moment}", hook(moment))
 
 
+def counted(monkeypatch, loop, name):
+    """Return a list that grows by one whenever a loop's method is called."""
+    count, whole = [], getattr(loop, name)
+    monkeypatch.setattr(loop, name, lambda *args: (count.append(1), whole(*args)))
+    return count
+
+
 @pytest.fixture
 def whole_ways(monkeypatch):
     """How often Lightning's own loop around a round is gone."""
-    count = []
-    whole = _TrainingEpochLoop.advance
-    monkeypatch.setattr(_TrainingEpochLoop, "advance", lambda *args: (count.append(1), whole(*args)))
-    return count
+    return counted(monkeypatch, _TrainingEpochLoop, "advance")
 
 
 @pytest.fixture
 def short_ways(monkeypatch):
     """How often the short way is gone."""
-    count = []
-    whole = RoundEvaluation.evaluate
-    monkeypatch.setattr(RoundEvaluation, "evaluate", lambda *args: (count.append(1), whole(*args)))
-    return count
+    return counted(monkeypatch, RoundEvaluation, "evaluate")
 
 
 class Logs(FederatedCallback):

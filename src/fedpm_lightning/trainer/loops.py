@@ -20,6 +20,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
 from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.trainer.start_check import is_whole
 
 EVALUATION = tuple(
     f"on_validation_{moment}" for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
@@ -83,8 +84,7 @@ class RoundEvaluation(_EvaluationLoop):
         trainer = self.trainer
         if self._plain is None:
             hooks = (*EVALUATION, "validation_step", "on_validation_model_eval", "on_validation_model_train")
-            # The share 1.0 is everything; the integer 1 is one batch of each split.
-            self._plain = repr(trainer.limit_val_batches) == "1.0" and is_plain(trainer, hooks)
+            self._plain = is_whole(trainer.limit_val_batches) and is_plain(trainer, hooks)
             self._calls = {name: [getattr(one, name) for one in writers(trainer, name)] for name in EVALUATION}
         if trainer.sanity_checking or self.restarting or not self._plain:
             return super().run()

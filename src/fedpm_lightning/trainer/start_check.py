@@ -24,8 +24,9 @@ CALLBACKS = {
 PART = "figures are of all samples of a split: use data.limit_test or data.val_fraction"
 
 
-def _all(limit: float) -> bool:
-    return repr(limit) == "1.0"  # a share; the integer 1 is one batch
+def is_whole(limit: float) -> bool:
+    """Whether one of Lightning's limit_*_batches leaves a split whole: the share 1.0; the integer 1 is one batch."""
+    return repr(limit) == "1.0"
 
 
 def check_trainer(trainer: Trainer) -> None:
@@ -38,8 +39,8 @@ def check_trainer(trainer: Trainer) -> None:
     asked = {
         "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
         "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
-        "limit_val_batches": (of.limit_val_batches, not _all(of.limit_val_batches) and of.limit_val_batches != 0, PART),
-        "limit_test_batches": (of.limit_test_batches, not _all(of.limit_test_batches), PART),
+        "limit_val_batches": (val := of.limit_val_batches, not is_whole(val) and val != 0, PART),
+        "limit_test_batches": (of.limit_test_batches, not is_whole(of.limit_test_batches), PART),
         "val_check_interval": (
             of.val_check_interval,
             of.val_check_interval not in (None, 1),
