@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from fedpm_lightning.callbacks.optimum import Optimum
+from fedpm_lightning.callbacks.metrics.optimum import Optimum
 from fedpm_lightning.round import Round
 
 L2 = 1e-3

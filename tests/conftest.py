@@ -51,7 +51,7 @@ def repo() -> Path:
 def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out partition.png, a third of a small run's time, unless the test is marked `pictures`."""
     if request.node.get_closest_marker("pictures") is None:
-        draw = "fedpm_lightning.callbacks.partition_picture.PartitionPicture.on_train_start"
+        draw = "fedpm_lightning.callbacks.run.partition_picture.PartitionPicture.on_train_start"
         monkeypatch.setattr(draw, lambda self, trainer, module: None)
 
 

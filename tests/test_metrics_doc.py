@@ -100,7 +100,7 @@ def test_what_a_text_is_measured_by_has_a_row_and_a_direction(page):
 
 
 def test_a_run_with_faults_that_diverges_has_no_key_without_a_row(quickstart, page):
-    faults = "fedpm_lightning.callbacks.dropouts"
+    faults = "fedpm_lightning.callbacks"
     words = ["--config", "configs/method/fedavg.yaml", "--model.method.lr", "1e20", "--rounds", "2"]
     run = quickstart(*SMALL, *words, "--trainer.callbacks", f"{faults}.Dropouts", "--trainer.callbacks.rate", "0.3")
     assert run.code == 3 and run.rows[-1]["diverged"] == "1"
@@ -126,8 +126,8 @@ ARGUMENTS |= {"LabelFlip": {"clients": [1]}}
 def optional_callbacks() -> dict[str, str]:
     """Name -> class path of every callback of the package that a user may add; aggregations take turns, so none."""
     found: dict[str, str] = {}
-    for entry in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")
+    for entry in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(entry.name)
         for name, one in inspect.getmembers(module, inspect.isclass):
             mine = one.__module__ == module.__name__ and issubclass(one, FederatedCallback)
             base = inspect.isabstract(one) or one is FederatedCallback or bool(one.__subclasses__())

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedpm_lightning.callbacks import LabelFlip, SignFlip
-from fedpm_lightning.callbacks.attacks import hostile_clients
+from fedpm_lightning.callbacks.simulation.attacks import hostile_clients
 from fedpm_lightning.data import FederatedData
 from fedpm_lightning.methods import PSGD, FedAvg
 from fedpm_lightning.round import Round

@@ -11,7 +11,7 @@ from sklearn.metrics import confusion_matrix
 
 from fedpm_lightning import FederatedData
 from fedpm_lightning.callbacks import ConfusionMatrix
-from fedpm_lightning.callbacks.client_accuracy import client_accuracies
+from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies
 from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.models import MLP
 from fedpm_lightning.report.dashboard.run_entry import pictures

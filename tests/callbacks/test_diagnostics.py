@@ -14,7 +14,7 @@ import torch
 
 from diagnostics_parts import Witness
 from fedpm_lightning.callbacks import ClientAccuracy, ClientDrift
-from fedpm_lightning.callbacks.client_accuracy import client_accuracies, summary
+from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies, summary
 from fedpm_lightning.curvature.damping import DampingWatch
 from fedpm_lightning.curvature.preconditioner import DensePreconditioner
 from fedpm_lightning.curvature.woodbury import LowRankPreconditioner

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpm_lightning.callbacks import Dropouts, Stragglers
-from fedpm_lightning.callbacks.dropouts import SlowData
+from fedpm_lightning.callbacks.simulation.dropouts import SlowData
 from fedpm_lightning.data import FederatedData
 from fedpm_lightning.types import Cohort, LocalWork
 

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from fedpm_lightning.callbacks import Communication, Dropouts, SimulatedNetwork
-from fedpm_lightning.callbacks.network import factors
+from fedpm_lightning.callbacks.simulation.network import factors
 from fedpm_lightning.cli import main
 from fedpm_lightning.methods import FedAvg, FedPM
 from fedpm_lightning.preconditioners import Foof

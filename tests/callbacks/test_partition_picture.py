@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpm_lightning.callbacks.partition_picture import PartitionPicture
+from fedpm_lightning.callbacks.run.partition_picture import PartitionPicture
 
 pytestmark = pytest.mark.pictures
 SPLIT = {"partition": {"kind": "IID", "arguments": {}}, "sizes": [1, 2], "histogram": [[1, 0], [0, 2]], "seed": 0}

@@ -11,7 +11,7 @@ import torch
 
 from fedpm_lightning import FederatedData
 from fedpm_lightning.callbacks import PersonalAccuracy
-from fedpm_lightning.callbacks.personal_accuracy import shares
+from fedpm_lightning.callbacks.metrics.personal_accuracy import shares
 from fedpm_lightning.models import MLP
 from fedpm_lightning.types import LocalWork
 from resume_parts import last

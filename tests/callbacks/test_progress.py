@@ -9,10 +9,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedpm_lightning.callbacks import progress as progress_module
-from fedpm_lightning.callbacks.progress import RoundProgress, model_line
-from fedpm_lightning.callbacks.round_bars import RoundBars
-from fedpm_lightning.callbacks.run_files import RunFiles
+from fedpm_lightning.callbacks.run import progress as progress_module
+from fedpm_lightning.callbacks.run.files import RunFiles
+from fedpm_lightning.callbacks.run.progress import RoundProgress, model_line
+from fedpm_lightning.callbacks.run.progress_bars import RoundBars
 
 # torch renamed what Lightning still imports.
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated:FutureWarning")
@@ -76,7 +76,7 @@ def test_a_run_ends_with_its_place_among_its_siblings(fit, capsys, tmp_path, con
 def test_bars_on_a_terminal(fit, capsys, monkeypatch):
     drawn = io.StringIO()
     console = Console(file=drawn, force_terminal=True, width=120)
-    monkeypatch.setattr("fedpm_lightning.callbacks.round_bars._REFRESH_S", 0.0)
+    monkeypatch.setattr("fedpm_lightning.callbacks.run.progress_bars._REFRESH_S", 0.0)
     monkeypatch.setattr(progress_module, "RoundBars", lambda done, total: RoundBars(done, total, console))
     bar = RoundProgress(plain=False)
     fit([bar])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
-from fedpm_lightning.callbacks.run_files import RunFiles
+from fedpm_lightning.callbacks.run.checkpoints import RunCheckpoints
+from fedpm_lightning.callbacks.run.files import RunFiles
 from fedpm_lightning.checkpoints.manifest import checkpoint_file, rounds_in
 from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.report.history import Monitor

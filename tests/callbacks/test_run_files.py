@@ -9,8 +9,8 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from fedpm_lightning.callbacks.run_facts import plain, to_json
-from fedpm_lightning.callbacks.run_files import RunFiles, find_history
+from fedpm_lightning.callbacks.run.facts import plain, to_json
+from fedpm_lightning.callbacks.run.files import RunFiles, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.run import Column, Heterogeneity, load_run
 from fedpm_lightning.version import version_line

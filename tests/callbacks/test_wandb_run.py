@@ -6,8 +6,8 @@ import sys
 import pytest
 from lightning.pytorch.loggers import WandbLogger
 
-from fedpm_lightning.callbacks.run_files import RunFiles
-from fedpm_lightning.callbacks.wandb_run import WandbRun
+from fedpm_lightning.callbacks.run.files import RunFiles
+from fedpm_lightning.callbacks.run.weights_and_biases import WandbRun
 from resume_parts import until
 from wandb_records import flat, records
 
@@ -85,5 +85,5 @@ def test_without_a_wandb_logger_nothing_happens(fit, config):
 
 @pytest.mark.slow
 def test_the_callback_does_not_import_wandb():
-    code = "import sys, fedpm_lightning.callbacks.wandb_run; sys.exit('wandb' in sys.modules)"
+    code = "import sys, fedpm_lightning.callbacks.run.weights_and_biases; sys.exit('wandb' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -41,3 +41,11 @@ def test_a_checkpoint_from_before_a_preconditioners_key_goes_on_and_another_valu
 
     assert compare(config(), config(**{key: ADDED[key]})) == ([], [])
     assert [one.key.rpartition(".")[2] for one in compare(config(), config(**{key: "other"}))[0]] == [key]
+
+
+def test_a_callback_whose_file_moved_is_the_same_experiment():
+    def config(path: str) -> dict:
+        return {"trainer": {"callbacks": [{"class_path": path, "init_args": {"rate": 0.5}}]}}
+
+    old, new = config("fedpm_lightning.callbacks.dropouts.Dropouts"), config("fedpm_lightning.callbacks.Dropouts")
+    assert compare(old, new) == ([], []) and compare(old, config("mine.Dropouts"))[1]

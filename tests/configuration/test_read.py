@@ -74,6 +74,17 @@ def test_arguments_alone_lie_over_the_class_that_is_there(layers):
     assert found["model"]["method"]["init_args"] == {"lr": 0.1, "momentum": 0.9, "weight_decay": "1e-3"}
 
 
+def test_a_class_path_from_before_its_file_moved_is_read_as_the_public_one(layers):
+    """So that config.yaml of an older run goes on; a class that no folder exports keeps its path."""
+    old = [{"class_path": "fedpm_lightning.callbacks.optimum.Optimum"}, "fedpm_lightning.callbacks.robust.Krum"]
+    found = layers({"trainer": {"callbacks": old}, "model": {"method": "fedpm_lightning.methods.fedavg.FedAvg"}})
+    public = ["fedpm_lightning.callbacks.Optimum", "fedpm_lightning.callbacks.Krum"]
+    assert [one["class_path"] for one in found["trainer"]["callbacks"]] == public
+    assert found["model"]["method"]["class_path"] == "fedpm_lightning.methods.FedAvg"
+    own = {"trainer": {"callbacks": ["fedpm_lightning.callbacks.base.Diagnostic"]}}
+    assert layers(own)["trainer"]["callbacks"] == [node("fedpm_lightning.callbacks.base.Diagnostic")]
+
+
 def test_a_class_named_again_begins_anew_too(layers):
     """So that a file need only say what departs from the class's defaults."""
     same = node("fedpm_lightning.methods.FedAvg", momentum=0.9)

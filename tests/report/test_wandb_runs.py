@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedpm_lightning.callbacks.wandb_run import finish_wandb
+from fedpm_lightning.callbacks.run.weights_and_biases import finish_wandb
 from fedpm_lightning.cli import main
 from fedpm_lightning.report.run import Column, Heterogeneity, RunError
 from fedpm_lightning.report.runs import find_runs

@@ -12,7 +12,7 @@ from torch import nn
 from convex import central_gradient_and_hessian, logistic_clients
 from fedpm_lightning import FederatedData, Federation
 from fedpm_lightning.callbacks import Communication
-from fedpm_lightning.callbacks.optimum import CentralProblem
+from fedpm_lightning.callbacks.metrics.optimum import CentralProblem
 from fedpm_lightning.client import choose_executor
 from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM

@@ -9,54 +9,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedpm_lightning.callbacks.attacks import LabelFlip, SignFlip
+    from fedpm_lightning.callbacks.aggregation.differential_privacy import DifferentialPrivacy
+    from fedpm_lightning.callbacks.aggregation.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
+    from fedpm_lightning.callbacks.aggregation.secure import SecureAggregation
     from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
-    from fedpm_lightning.callbacks.client_accuracy import ClientAccuracy
-    from fedpm_lightning.callbacks.communication import Communication
-    from fedpm_lightning.callbacks.confusion import ConfusionMatrix
-    from fedpm_lightning.callbacks.damping import Damping
-    from fedpm_lightning.callbacks.drift import ClientDrift
-    from fedpm_lightning.callbacks.dropouts import Dropouts, Stragglers
-    from fedpm_lightning.callbacks.network import SimulatedNetwork
-    from fedpm_lightning.callbacks.optimum import Optimum
-    from fedpm_lightning.callbacks.personal_accuracy import PersonalAccuracy
-    from fedpm_lightning.callbacks.preconditioners import ConditionNumber, PreconditionerDrift
-    from fedpm_lightning.callbacks.privacy import DifferentialPrivacy
-    from fedpm_lightning.callbacks.progress import RoundProgress
-    from fedpm_lightning.callbacks.robust import CoordinateMedian, Krum, NormClipping, TrimmedMean
-    from fedpm_lightning.callbacks.run_files import RunFiles
-    from fedpm_lightning.callbacks.secure import SecureAggregation
-    from fedpm_lightning.callbacks.timing import TimeShares, Timing
-    from fedpm_lightning.callbacks.wandb_run import WandbRun
+    from fedpm_lightning.callbacks.metrics.client_accuracy import ClientAccuracy
+    from fedpm_lightning.callbacks.metrics.communication import Communication
+    from fedpm_lightning.callbacks.metrics.confusion import ConfusionMatrix
+    from fedpm_lightning.callbacks.metrics.damping import Damping
+    from fedpm_lightning.callbacks.metrics.drift import ClientDrift
+    from fedpm_lightning.callbacks.metrics.optimum import Optimum
+    from fedpm_lightning.callbacks.metrics.personal_accuracy import PersonalAccuracy
+    from fedpm_lightning.callbacks.metrics.preconditioners import ConditionNumber, PreconditionerDrift
+    from fedpm_lightning.callbacks.metrics.timing import TimeShares, Timing
+    from fedpm_lightning.callbacks.run.files import RunFiles
+    from fedpm_lightning.callbacks.run.progress import RoundProgress
+    from fedpm_lightning.callbacks.run.weights_and_biases import WandbRun
+    from fedpm_lightning.callbacks.simulation.attacks import LabelFlip, SignFlip
+    from fedpm_lightning.callbacks.simulation.dropouts import Dropouts, Stragglers
+    from fedpm_lightning.callbacks.simulation.network import SimulatedNetwork
 
 _HOME = {
     "Aggregation": "base",
-    "ClientAccuracy": "client_accuracy",
-    "ClientDrift": "drift",
-    "Communication": "communication",
-    "ConditionNumber": "preconditioners",
-    "ConfusionMatrix": "confusion",
-    "CoordinateMedian": "robust",
-    "Damping": "damping",
-    "DifferentialPrivacy": "privacy",
-    "Dropouts": "dropouts",
+    "ClientAccuracy": "metrics.client_accuracy",
+    "ClientDrift": "metrics.drift",
+    "Communication": "metrics.communication",
+    "ConditionNumber": "metrics.preconditioners",
+    "ConfusionMatrix": "metrics.confusion",
+    "CoordinateMedian": "aggregation.robust",
+    "Damping": "metrics.damping",
+    "DifferentialPrivacy": "aggregation.differential_privacy",
+    "Dropouts": "simulation.dropouts",
     "FederatedCallback": "base",
-    "Krum": "robust",
-    "LabelFlip": "attacks",
-    "NormClipping": "robust",
-    "Optimum": "optimum",
-    "PersonalAccuracy": "personal_accuracy",
-    "PreconditionerDrift": "preconditioners",
-    "RoundProgress": "progress",
-    "RunFiles": "run_files",
-    "SecureAggregation": "secure",
-    "SignFlip": "attacks",
-    "SimulatedNetwork": "network",
-    "Stragglers": "dropouts",
-    "TimeShares": "timing",
-    "Timing": "timing",
-    "TrimmedMean": "robust",
-    "WandbRun": "wandb_run",
+    "Krum": "aggregation.robust",
+    "LabelFlip": "simulation.attacks",
+    "NormClipping": "aggregation.robust",
+    "Optimum": "metrics.optimum",
+    "PersonalAccuracy": "metrics.personal_accuracy",
+    "PreconditionerDrift": "metrics.preconditioners",
+    "RoundProgress": "run.progress",
+    "RunFiles": "run.files",
+    "SecureAggregation": "aggregation.secure",
+    "SignFlip": "simulation.attacks",
+    "SimulatedNetwork": "simulation.network",
+    "Stragglers": "simulation.dropouts",
+    "TimeShares": "metrics.timing",
+    "Timing": "metrics.timing",
+    "TrimmedMean": "aggregation.robust",
+    "WandbRun": "run.weights_and_biases",
 }
 
 __all__ = [

@@ -14,12 +14,12 @@ from lightning.pytorch.callbacks import Callback, Timer
 from torch import nn
 from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.callbacks.graceful_stop import GracefulStop
-from fedpm_lightning.callbacks.partition_picture import PartitionPicture
-from fedpm_lightning.callbacks.progress import RoundProgress
-from fedpm_lightning.callbacks.run_checkpoints import RunCheckpoints
-from fedpm_lightning.callbacks.run_files import RunFiles
-from fedpm_lightning.callbacks.wandb_run import WandbRun, finish_wandb
+from fedpm_lightning.callbacks.run.checkpoints import RunCheckpoints
+from fedpm_lightning.callbacks.run.files import RunFiles
+from fedpm_lightning.callbacks.run.graceful_stop import GracefulStop
+from fedpm_lightning.callbacks.run.partition_picture import PartitionPicture
+from fedpm_lightning.callbacks.run.progress import RoundProgress
+from fedpm_lightning.callbacks.run.weights_and_biases import WandbRun, finish_wandb
 from fedpm_lightning.checkpoints.restart import (
     check_checkpoint,
     check_intact,

@@ -10,7 +10,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch.cli import LightningArgumentParser
 
-from fedpm_lightning.callbacks.run_facts import partition_facts, to_json
+from fedpm_lightning.callbacks.run.facts import partition_facts, to_json
 from fedpm_lightning.commands.exit_codes import run
 from fedpm_lightning.commands.lightning_cli import FedpmCLI
 from fedpm_lightning.data.federated import FederatedData

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedpm_lightning.callbacks.run_facts import versions
+from fedpm_lightning.callbacks.run.facts import versions
 from fedpm_lightning.configuration.read import Configuration
 from fedpm_lightning.report.history import History
 from fedpm_lightning.report.run import Run

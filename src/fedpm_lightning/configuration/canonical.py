@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, cast
@@ -64,7 +65,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = {
         key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source
     }
-    flat = with_one_message(flat)
+    flat = {key: public(value) for key, value in with_one_message(flat).items()}
     if "trainer.callbacks" in flat:
         flat["trainer.callbacks"] = acting(flat["trainer.callbacks"])
     return flat
@@ -100,6 +101,15 @@ def data_source(flat: Mapping[str, Any]) -> str | None:
     source = flat.get("data.source")
     known = str(flat.get("data.name") or "digits") in KNOWN_DATA
     return None if source is None or known else PurePath(str(source)).name
+
+
+def public(value: Any) -> Any:
+    """Return a value with this package's class paths as `fedpm_lightning.FOLDER.Class`, whichever file holds it."""
+    if isinstance(value, str):
+        return re.sub(r"^(fedpm_lightning\.\w+)\.[\w.]+\.(\w+)$", r"\1.\2", value)
+    if is_mapping(value):
+        return {key: public(inner) for key, inner in value.items()}
+    return [public(inner) for inner in value] if is_list(value) else value
 
 
 def acting(callbacks: Any) -> list[Any] | None:

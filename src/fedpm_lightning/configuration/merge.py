@@ -12,7 +12,7 @@ from typing import Any
 
 from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.keys import CLASSES
+from fedpm_lightning.configuration.keys import CLASSES, ClassKey
 from fedpm_lightning.configuration.names import choices
 
 NODE = ("class_path", "init_args", "dict_kwargs")
@@ -98,12 +98,20 @@ def _named(key: str, value: Any) -> Any:
     if not isinstance(value, str) or spec is None or not spec.modules or value.lower() in {"true", "false"}:
         return value
     if "." in value:
-        return {"class_path": value}
+        return {"class_path": public_path(value, spec)}
     known = choices(spec.modules, spec.base)
     spelled = {_bare(name): path for name, path in reversed(known.items())}
     if _bare(value) not in spelled:
         raise ConfigurationError(f"{key}: there is no class {value!r}; {_instead(key, value, sorted(known))}")
     return {"class_path": spelled[_bare(value)]}
+
+
+def public_path(path: str, spec: ClassKey) -> str:
+    """Return the path under which its folder exports a class of this package: files inside of a folder may move."""
+    name = path.rpartition(".")[2]
+    exported = choices(spec.modules, spec.base).get(name, "")
+    folder = exported.rpartition(".")[0]
+    return exported if folder.startswith("fedpm_lightning.") and path.startswith(f"{folder}.") else path
 
 
 def _instead(key: str, value: str, known: list[str]) -> str:

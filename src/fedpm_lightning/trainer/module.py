@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback, data_of
-from fedpm_lightning.callbacks.communication import Communication
-from fedpm_lightning.callbacks.run_files import find_run_files
-from fedpm_lightning.callbacks.timing import Timing
+from fedpm_lightning.callbacks.metrics.communication import Communication
+from fedpm_lightning.callbacks.metrics.timing import Timing
+from fedpm_lightning.callbacks.run.files import find_run_files
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
 from fedpm_lightning.round.data import Data, is_language

@@ -7,7 +7,7 @@ from pathlib import Path
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.callbacks.run_facts import partition_facts
+from fedpm_lightning.callbacks.run.facts import partition_facts
 from fedpm_lightning.report.partitions.picture import kinds_for, partition_figure, partition_title, save_picture
 
 

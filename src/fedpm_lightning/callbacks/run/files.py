@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
-from fedpm_lightning.callbacks.run_facts import Facts, RunFacts, partition_facts, to_json
+from fedpm_lightning.callbacks.run.facts import Facts, RunFacts, partition_facts, to_json
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.report.history import History, Monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, Record, digest_of, read_rows, write_atomically

@@ -16,8 +16,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.callbacks.run_facts import RunFacts, plain
-from fedpm_lightning.callbacks.run_files import find_history, find_run_files, is_finished
+from fedpm_lightning.callbacks.run.facts import RunFacts, plain
+from fedpm_lightning.callbacks.run.files import find_history, find_run_files, is_finished
 from fedpm_lightning.report.weights_and_biases.scope import column_tags, short_tag
 
 

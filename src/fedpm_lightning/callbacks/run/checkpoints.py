@@ -13,9 +13,9 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 
 from fedpm_lightning.callbacks.base import federation_of
-from fedpm_lightning.callbacks.graceful_stop import stopping
-from fedpm_lightning.callbacks.run_facts import device_name, partition_facts, versions
-from fedpm_lightning.callbacks.run_files import find_run_files
+from fedpm_lightning.callbacks.run.facts import device_name, partition_facts, versions
+from fedpm_lightning.callbacks.run.files import find_run_files
+from fedpm_lightning.callbacks.run.graceful_stop import stopping
 from fedpm_lightning.checkpoints.durable import DiskFullError, replace_symlink
 from fedpm_lightning.checkpoints.identity import Difference, refuse
 from fedpm_lightning.checkpoints.manifest import (

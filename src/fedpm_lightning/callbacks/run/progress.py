@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import ProgressBar
 from torch import nn
 
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
-from fedpm_lightning.callbacks.round_bars import RoundBars
-from fedpm_lightning.callbacks.run_facts import device_name
-from fedpm_lightning.callbacks.run_files import find_history, find_run_files
+from fedpm_lightning.callbacks.run.facts import device_name
+from fedpm_lightning.callbacks.run.files import find_history, find_run_files
+from fedpm_lightning.callbacks.run.progress_bars import RoundBars
 from fedpm_lightning.report.history import History, Row
 from fedpm_lightning.report.run_end import figures, ranking_lines, recap_table
 from fedpm_lightning.report.units import human_seconds

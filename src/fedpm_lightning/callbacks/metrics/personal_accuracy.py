@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
-from fedpm_lightning.callbacks.client_accuracy import summary
+from fedpm_lightning.callbacks.metrics.client_accuracy import summary
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel

@@ -6,7 +6,7 @@ fedpm fit ... --trainer.callbacks+='{class_path: fedpm_lightning.callbacks.Dropo
 from __future__ import annotations
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.callbacks.changed_data import ChangedData
+from fedpm_lightning.callbacks.simulation.changed_data import ChangedData
 from fedpm_lightning.checks import share
 from fedpm_lightning.rng import numpy_generator
 from fedpm_lightning.round import Round

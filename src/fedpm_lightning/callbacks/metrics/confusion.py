@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
-from fedpm_lightning.callbacks.client_accuracy import client_accuracies
+from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.partitions.picture import save_picture
 from fedpm_lightning.report.plots.confusion import accuracy_figure, confusion_figure

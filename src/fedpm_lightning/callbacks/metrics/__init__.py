@@ -1,0 +1,1 @@
+"""Figures that a run records beside loss and accuracy of the global model."""

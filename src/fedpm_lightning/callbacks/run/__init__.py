@@ -1,0 +1,1 @@
+"""The run itself: its files and checkpoints, progress on the terminal, the W&B run, stopping on a signal."""
