@@ -27,20 +27,20 @@ class Seen:
         return torch.stack([p if directions else p - theta for p in flat])
 
 
-class Witness(FederatedCallback):
+class Recorder(FederatedCallback):
     """Keeps every round of the process; stands after the callbacks that change updates."""
 
     seen: ClassVar[list[Seen]] = []
 
     def on_train_start(self, trainer, pl_module) -> None:
-        Witness.seen.clear()
+        Recorder.seen.clear()
 
     def on_round_start(self, round) -> None:
-        Witness.seen.append(Seen(clone_params(round.broadcast.params)))
+        Recorder.seen.append(Seen(clone_params(round.broadcast.params)))
 
     def on_client_end(self, round, update) -> None:
         if not update.dropped:
-            seen = Witness.seen[-1]
+            seen = Recorder.seen[-1]
             seen.params.append(clone_params(update.params))
             seen.P.append({name: P.to("cpu") for name, P in update.message.get("P", {}).items()})
             seen.weights.append(round.weight(update))

@@ -14,7 +14,7 @@ import yaml
 
 from fedpm_lightning.callbacks.base import Aggregation
 from fedpm_lightning.cli import main
-from fedpm_lightning.configuration.names import arguments
+from fedpm_lightning.configuration.class_sources import arguments
 from fedpm_lightning.configuration.read import read
 from resume_parts import torn_and_gone_on
 

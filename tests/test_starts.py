@@ -12,7 +12,7 @@ import yaml
 
 from fedpm_lightning.checkpoints.run_folder import RunFolder
 from fedpm_lightning.cli import main
-from fedpm_lightning.commands.start import choose_folder
+from fedpm_lightning.commands.run_dir import choose_folder
 from fedpm_lightning.commands.wandb_logger import prepare_loggers
 
 SMALL = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fedpm_lightning.configuration.describe import Key, keys, summary
+from fedpm_lightning.configuration.class_docs import Key, keys, summary
 from fedpm_lightning.configuration.every_key import every_key
 from fedpm_lightning.configuration.keys import CLASSES, effect
-from fedpm_lightning.configuration.names import choices
+from fedpm_lightning.configuration.class_sources import choices
 
 SECTIONS = {
     "The experiment": "",

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: The words after `fedpm`; default: the command line.
+        argv: The arguments after `fedpm`; default: the command line.
 
     Returns:
         The exit code: 0 fine, 1 the run failed (or a value is out of range), 2 the command line is wrong, 3 the model
@@ -69,21 +69,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         complete(COMMANDS)
         return 0
-    words = list(sys.argv[1:] if argv is None else argv)
-    if not words or words[0] in {"-h", "--help", "help"}:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in {"-h", "--help", "help"}:
         print(HELP, end="")
         return 0
-    if words[0] == "--version":
+    if arguments[0] == "--version":
         from fedpm_lightning.version import version_line
 
         print(version_line())
         return 0
-    if words[0] not in COMMANDS:
-        print(f"error: there is no command {words[0]!r}; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
+    if arguments[0] not in COMMANDS:
+        print(f"error: there is no command {arguments[0]!r}; choose one of {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     sys.path.append(os.getcwd())  # a method of one's own may lie in the folder where the command is typed
     try:
-        code = run_command(words, alone=argv is None)
+        code = run_command(arguments, alone=argv is None)
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:  # while the libraries were loading, or where a command has nothing to put in order
@@ -94,43 +94,43 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
 
 
-def run_command(words: list[str], alone: bool) -> int:
+def run_command(arguments: list[str], alone: bool) -> int:
     """Run a command that there is, after its files, keys and names have been checked; return its exit code.
 
     Args:
-        words: The command and its options.
+        arguments: The command and its options.
         alone: Whether the process is the command's own; in somebody else's, objects kept for good would be theirs.
     """
-    module = COMMANDS[words[0]]
+    module = COMMANDS[arguments[0]]
     if module in _CONFIGURED:
-        topics = topics_asked(words)
+        topics = requested_help(arguments)
         if topics is not None:
-            return explain(words[0], topics)
-        asked = check(words)
+            return explain(arguments[0], topics)
+        asked = check(arguments)
         if asked is None:
             return 2
-        if words[0] == "fit" and module not in sys.modules and not asked.print_options:
+        if arguments[0] == "fit" and module not in sys.modules and not asked.print_options:
             announce(asked)
     run: Callable[[list[str]], int] = (load if alone else import_module)(module).main
-    return run(words if module == _TRAINING else words[1:])
+    return run(arguments if module == _TRAINING else arguments[1:])
 
 
-def topics_asked(words: Sequence[str]) -> list[str] | None:
+def requested_help(arguments: Sequence[str]) -> list[str] | None:
     """Return what a command line asks help on; None where it asks for none."""
-    if not any("help" in word or word == "-h" for word in words):
+    if not any("help" in word or word == "-h" for word in arguments):
         return None
-    from fedpm_lightning.configuration.help import topics_of
+    from fedpm_lightning.configuration.help import requested_topics
 
-    return topics_of(words[1:])
+    return requested_topics(arguments[1:])
 
 
 def explain(command: str, topics: Sequence[str]) -> int:
     """Print help on a command, or on keys and classes; torch is not loaded."""
     from fedpm_lightning.configuration import ConfigurationError
-    from fedpm_lightning.configuration.help import answer
+    from fedpm_lightning.configuration.help import help_text
 
     try:
-        print(answer(command, topics, get_terminal_size((110, 24)).columns), end="")
+        print(help_text(command, topics, get_terminal_size((110, 24)).columns), end="")
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -166,15 +166,15 @@ def load(module: str) -> ModuleType:
             gc.enable()
 
 
-def check(words: Sequence[str]) -> Configuration | None:
+def check(arguments: Sequence[str]) -> Configuration | None:
     """Return what is asked for where files, keys and names of classes are right, before torch is loaded."""
     from fedpm_lightning.configuration import ConfigurationError
     from fedpm_lightning.configuration.read import read
 
     try:
-        return read(["fit" if words[0] == "partition" else words[0], *words[1:]])
+        return read(["fit" if arguments[0] == "partition" else arguments[0], *arguments[1:]])
     except ConfigurationError as error:
-        print(f"error: {error}\nfedpm {words[0]} --help lists the keys", file=sys.stderr)
+        print(f"error: {error}\nfedpm {arguments[0]} --help lists the keys", file=sys.stderr)
         return None
 
 

@@ -58,7 +58,7 @@ def named_leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
         yield from named_leaves(part, f"{name}.{key}" if name else key)
 
 
-def copied(value: Any, device: torch.device | None = None) -> Any:
+def copy_nested(value: Any, device: torch.device | None = None) -> Any:
     """Return dictionaries, lists and tuples (as lists) with detached copies of their tensors.
 
     Args:
@@ -68,7 +68,7 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
     if isinstance(value, Tensor):
         return value.detach().to(value.device if device is None else device, copy=True)
     if isinstance(value, Mapping):
-        return {key: copied(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
+        return {key: copy_nested(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [copied(part, device) for part in cast("Sequence[Any]", value)]
+        return [copy_nested(part, device) for part in cast("Sequence[Any]", value)]
     return copy.deepcopy(value)

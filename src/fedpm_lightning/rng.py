@@ -29,10 +29,10 @@ def derive_seed(seed: int, purpose: str, round: int = 0, client: int = 0) -> int
     Returns:
         An integer in [0, 2**63).
     """
-    words: Sequence[int] | np.ndarray = (seed, _tag(purpose), round, client)
-    if max(words) < 2**32:  # the same entropy in one array, which is twice as fast
-        words = np.array(words, np.uint32)
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0]) >> 1
+    entropy: Sequence[int] | np.ndarray = (seed, _tag(purpose), round, client)
+    if max(entropy) < 2**32:  # the same entropy in one array, which is twice as fast
+        entropy = np.array(entropy, np.uint32)
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0]) >> 1
 
 
 @cache

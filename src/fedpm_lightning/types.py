@@ -134,7 +134,7 @@ class Cohort:
 class Broadcast:
     """What the server sends to every client of the cohort at the start of a round: copies, shared by the clients.
 
-    Read-only: a client that changes one of the tensors in place is refused (LocalRound.attempt).
+    Read-only: a client that changes one of the tensors in place is refused (LocalRound.guarded).
 
     Attributes:
         round: 0-based communication round.

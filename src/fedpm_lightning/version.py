@@ -21,9 +21,9 @@ def commit(package: Path) -> str:
         return record.read_text(encoding="utf-8").strip()
     if not (checkout / ".git").exists():  # somebody else's repository may lie further up
         return "unknown"
-    words = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
-        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return "unknown"
 

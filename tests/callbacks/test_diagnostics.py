@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from diagnostics_parts import Witness
+from diagnostics_parts import Recorder
 from fedpm_lightning.callbacks import ClientAccuracy, ClientDrift
 from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies, summary
 from fedpm_lightning.curvature.damping import DampingWatch
@@ -39,7 +39,7 @@ DISTURBED = (
     ("SignFlip", {"clients": [2, 5], "scale": 2.0}),
     ("Dropouts", {"rate": 0.2}),
     ("diagnostics_parts.Lossy", {}),
-    ("diagnostics_parts.Witness", {}),
+    ("diagnostics_parts.Recorder", {}),
 )
 FIGURES = (
     ("ClientDrift", {}),
@@ -63,7 +63,7 @@ def disturbed(quickstart, corrected):
     """A run under attack, dropouts and a lossy channel, with all figures; (run, rounds as the witness saw them)."""
     run = quickstart(*corrected, *callbacks(*DISTURBED, *FIGURES))
     assert run.code == 0
-    return run, list(Witness.seen)
+    return run, list(Recorder.seen)
 
 
 def cosines(u):
@@ -103,7 +103,7 @@ def check_client_accuracy(run):
     saved = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
     net.load_state_dict({k.removeprefix("net."): v for k, v in saved.items() if k.startswith("net.")})
     data = FederatedData(name="digits", num_clients=10, partition=Dirichlet(alpha=0.1), seed=0)
-    ((x, y),) = list(data.resident.loaders["test"])
+    ((x, y),) = list(data.on_device.loaders["test"])
     right = (net(x).argmax(-1) == y).double().numpy()
     by_client = []
     for k in range(10):
@@ -153,9 +153,9 @@ def test_diagnostics_change_nothing_and_leave_nothing_behind(disturbed, quicksta
 def test_a_direction_is_no_distance(quickstart, capsys):
     figures = (("ClientDrift", {}), ("PreconditionerDrift", {}), ("Damping", {}), ("CoordinateMedian", {}))
     psgd = ("--config", "configs/method/psgd.yaml", "--rounds", "2")
-    run = quickstart(*psgd, *callbacks(("diagnostics_parts.Witness", {}), *figures))
+    run = quickstart(*psgd, *callbacks(("diagnostics_parts.Recorder", {}), *figures))
     assert run.code == 0
-    for row, seen in zip(run.rows, Witness.seen, strict=True):
+    for row, seen in zip(run.rows, Recorder.seen, strict=True):
         check_drift(row, seen, "direction", directions=True)
         assert "drift/norm_mean" not in row and not any(key.startswith("precond/") for key in row)
         assert row["damping/factorised"] == row["damping/raised"] == "0" and "damping/delta_max" not in row

@@ -47,7 +47,7 @@ def test_it_is_the_accuracy_of_models_that_are_trained_by_hand_and_changes_nothi
     assert all(torch.equal(theta[name], p) for name, p in last(plain.folder)["state_dict"].items())
     assert not run.rows[0].get("personal_acc/mean"), "only every second round"
     data = FederatedData(num_clients=10, participation=0.5)
-    loader, found, before = data.resident.loaders["test"], [], []
+    loader, found, before = data.on_device.loaders["test"], [], []
     dealt = shares(loader.y, torch.tensor(data.partition_report.histogram), 0)
     images = loader.normalise(loader.x)
     for k, rows in enumerate(dealt):

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from fedpm_lightning.callbacks.run.facts import plain, to_json
+from fedpm_lightning.callbacks.run.facts import to_json, to_plain
 from fedpm_lightning.callbacks.run.files import RunFiles, find_history
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.report.run import Column, Heterogeneity, load_run
@@ -161,5 +161,5 @@ def test_history_is_found_only_when_there_is_one(fit, files):
 
 def test_plain_values_are_strict_json():
     value = {1: (1.5, float("nan")), "t": torch.tensor([1, 2]), "p": Path("a/b"), "n": Namespace(x={3})}
-    assert plain(value) == {"1": [1.5, None], "t": [1, 2], "p": "a/b", "n": {"x": [3]}}
+    assert to_plain(value) == {"1": [1.5, None], "t": [1, 2], "p": "a/b", "n": {"x": [3]}}
     assert json.loads(to_json(value))["p"] == "a/b"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedpm_lightning.checkpoints.durable import DiskFullError, write_durably
+from fedpm_lightning.checkpoints.atomic_files import DiskFullError, write_durably
+from fedpm_lightning.checkpoints.checkpoint_io import RunCheckpointIO
 from fedpm_lightning.checkpoints.identity import compare, refuse
 from fedpm_lightning.checkpoints.manifest import Manifest, checkpoint_file, keep_only, manifest_file, newest_intact
-from fedpm_lightning.checkpoints.side_files import SideFileIO
 from fedpm_lightning.report.setting import setting_of
 
 
@@ -26,7 +26,7 @@ def content(round: int) -> dict:
     return {"global_step": round, "federated": {"clients": clients, "changed": {0: 0, 1: round - 1}}}
 
 
-def save(files: SideFileIO, round: int) -> None:
+def save(files: RunCheckpointIO, round: int) -> None:
     files.save_checkpoint(content(round), checkpoint_file(files.folder, round))
     keep_only(files.folder, {round, round - 1})
 
@@ -36,7 +36,7 @@ def clients_in(folder: Path) -> list[str]:
 
 
 def test_only_changed_clients_are_written_and_old_versions_go(tmp_path):
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     save(files, 1)
     first = (tmp_path / "clients" / "0-r1.pt").stat()
     save(files, 2)
@@ -44,14 +44,14 @@ def test_only_changed_clients_are_written_and_old_versions_go(tmp_path):
     save(files, 3)
     assert clients_in(tmp_path) == ["0-r1.pt", "1-r2.pt", "1-r3.pt"]
     assert (tmp_path / "clients" / "0-r1.pt").stat() == first  # neither written again nor moved
-    loaded = SideFileIO(tmp_path).load_checkpoint(checkpoint_file(tmp_path, 3))
+    loaded = RunCheckpointIO(tmp_path).load_checkpoint(checkpoint_file(tmp_path, 3))
     assert torch.equal(loaded["federated"]["clients"][1]["c"], torch.full((3,), 3.0))
 
 
 @pytest.mark.parametrize("at", range(4))
 def test_a_kill_at_any_write_leaves_the_round_before_or_the_new_one(tmp_path, monkeypatch, at):
     """The third round writes a client, the checkpoint and its manifest: kill before each, and after all."""
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     save(files, 1)
     save(files, 2)
     left = [at]
@@ -72,7 +72,7 @@ def test_a_kill_at_any_write_leaves_the_round_before_or_the_new_one(tmp_path, mo
     monkeypatch.undo()
     found = newest_intact(tmp_path, warn=pytest.fail)
     assert found == checkpoint_file(tmp_path, 3 if at == 3 else 2)
-    again = SideFileIO(tmp_path)
+    again = RunCheckpointIO(tmp_path)
     assert again.load_checkpoint(found)["global_step"] == (3 if at == 3 else 2)
     keep_only(tmp_path, {1, 2, 3} if at == 3 else {1, 2})
     save(again, 3)
@@ -81,7 +81,7 @@ def test_a_kill_at_any_write_leaves_the_round_before_or_the_new_one(tmp_path, mo
 
 @pytest.mark.parametrize("victim", ["checkpoint", "manifest", "client"])
 def test_damage_is_named_and_passed_over(tmp_path, victim):
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     save(files, 1)
     save(files, 2)
     path = {
@@ -99,7 +99,7 @@ def test_damage_is_named_and_passed_over(tmp_path, victim):
 
 
 def test_nothing_but_damage_is_an_error_with_the_way_out(tmp_path):
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     save(files, 1)
     checkpoint_file(tmp_path, 1).unlink()
     with pytest.raises(ValueError, match="--resume never"):
@@ -116,7 +116,7 @@ def test_a_checkpoint_never_executes_code_when_it_is_read(tmp_path):
     path = tmp_path / "foreign.ckpt"
     torch.save({"x": Evil()}, path)
     with pytest.raises(pickle.UnpicklingError):
-        SideFileIO(tmp_path).load_checkpoint(path, weights_only=False)
+        RunCheckpointIO(tmp_path).load_checkpoint(path, weights_only=False)
     assert not (tmp_path / "executed").exists()
 
 
@@ -144,9 +144,9 @@ def test_what_is_refused_and_what_is_told():
     refuse([], "x")
 
 
-@pytest.mark.parametrize("bad", [np.ones(2), np.float64(1.0), {1: object}, SideFileIO])
+@pytest.mark.parametrize("bad", [np.ones(2), np.float64(1.0), {1: object}, RunCheckpointIO])
 def test_what_could_not_be_read_back_is_refused_before_it_is_written(tmp_path, bad):
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     checkpoint = {**content(1), "callbacks": {"Mine": {"kept": [bad]}}}
     with pytest.raises(ValueError, match=r"the checkpoint's callbacks\.Mine\.kept\.0\S* is a \w+, which reading"):
         files.save_checkpoint(checkpoint, checkpoint_file(tmp_path, 1))
@@ -154,7 +154,7 @@ def test_what_could_not_be_read_back_is_refused_before_it_is_written(tmp_path, b
 
 
 def test_weights_that_a_spawned_process_hands_over_are_written(tmp_path):
-    files = SideFileIO(tmp_path / "checkpoints")
+    files = RunCheckpointIO(tmp_path / "checkpoints")
     files.save_checkpoint({"net.weight": torch.ones(2)}, tmp_path / ".temp.ckpt")
     assert torch.equal(files.load_checkpoint(tmp_path / ".temp.ckpt")["net.weight"], torch.ones(2))
 
@@ -184,7 +184,7 @@ def test_resume_and_compare_agree_on_what_is_the_same_experiment(one, other, sam
 
 def test_a_checkpoint_is_deleted_after_its_manifest_and_its_clients_after_both(tmp_path, monkeypatch):
     """A kill in between leaves nothing named that is gone."""
-    files = SideFileIO(tmp_path)
+    files = RunCheckpointIO(tmp_path)
     for round in (1, 2):
         files.save_checkpoint(content(round), checkpoint_file(tmp_path, round))
     gone: list[str] = []
@@ -202,7 +202,7 @@ def test_a_checkpoint_is_deleted_after_its_manifest_and_its_clients_after_both(t
     ],
 )  # fmt: skip
 def test_a_forged_manifest_is_damaged_in_words(tmp_path, forged):
-    save(SideFileIO(tmp_path), 1)
+    save(RunCheckpointIO(tmp_path), 1)
     path = manifest_file(tmp_path, 1)
     path.write_text(json.dumps({**json.loads(path.read_text()), **forged}))
     with pytest.raises(ValueError, match="damaged"):

@@ -29,7 +29,7 @@ WAITS = (
     "_linalg_check",
 )
 SIZES = (30, 16, 9)
-NOT_AT_A_CLIENT = {"_add_diagonal", "aggregate", "move_buffers"}  # asks on a CPU only; the server, once a round
+NOT_AT_A_CLIENT = {"_add_diagonal", "aggregate", "update_buffers"}  # asks on a CPU only; the server, once a round
 
 
 def asker() -> str:

@@ -17,7 +17,7 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.errors import BadClientError, RoundError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedNew, FedNL, FedPM
-from fedpm_lightning.nested import copied
+from fedpm_lightning.nested import copy_nested
 from fedpm_lightning.testing.stacks import ExecutorRounds, clients_of
 from fedpm_lightning.types import Broadcast, LocalWork, clone_params
 
@@ -99,7 +99,7 @@ def test_what_all_clients_share_cannot_be_changed(how, name):
 
 def test_the_servers_state_is_not_what_travels():
     server = {"c": {"a": torch.zeros(2)}, "k": [torch.ones(1)]}
-    sent = copied(server)
+    sent = copy_nested(server)
     sent["c"]["a"].add_(1)
     sent["k"][0].add_(1)
     assert server["c"]["a"].sum() == 0 and server["k"][0] == 1
@@ -122,7 +122,7 @@ def test_a_state_is_the_clients_own_copy():
     assert not (FedAvg.stateful or FedPM.stateful)
     run = side(Counts(0.1))
     run.step()
-    kept = copied(run.store.state_dict())
+    kept = copy_nested(run.store.state_dict())
     run.local().train(run.clients[0])  # its update never arrives
     for client, state in run.store.state_dict().items():
         assert state["n"] == 1 and torch.equal(state["weight"], kept[client]["weight"]), "as it was stored"
@@ -157,7 +157,7 @@ def test_the_first_state_sees_theta_and_not_the_client_before():
     run = side(First(0.5))
     local = run.local()
     for data in run.clients:
-        assert torch.equal(local.waiting(data).state["weight"], run.theta["weight"])
+        assert torch.equal(local.unloaded_client(data).state["weight"], run.theta["weight"])
         local.train(data)
 
 

@@ -23,8 +23,8 @@ def answers(method, clients, watched, **options):
     torch.manual_seed(0)
     rounds = Rounds(method, nn.Linear(6, 3).double(), clients, **options)
     local = rounds.local()
-    assert local.ended is not None, "the harness looks at every update"
-    local = local if watched else replace(local, ended=None)
+    assert local.on_end is not None, "the harness looks at every update"
+    local = local if watched else replace(local, on_end=None)
     return {update.client: (update, state) for update, state in Vectorized(3).train(local, clients)}
 
 
@@ -50,7 +50,7 @@ def test_a_watched_client_draws_its_own_random_numbers():
         drawn.append((update.client, float(torch.rand(()))))
 
     clients = clients_of(SIZES)
-    local = replace(Rounds(SCAFFOLD(0.1), nn.Linear(6, 3).double(), clients).local(), ended=look)
+    local = replace(Rounds(SCAFFOLD(0.1), nn.Linear(6, 3).double(), clients).local(), on_end=look)
     list(Vectorized(3).train(local, clients))
     for client, number in drawn:
         generator = torch.Generator().manual_seed(derive_seed(local.seed, "client", 0, client))

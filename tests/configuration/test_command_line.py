@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.command_line import in_order, options, spell
+from fedpm_lightning.configuration.command_line import options, ordered_options, python_to_yaml
 
 
 def test_files_come_first_then_named_files_then_classes():
@@ -11,7 +11,7 @@ def test_files_come_first_then_named_files_then_classes():
         "--rounds=3", "--model.method.lr", "0.1", "--config.method=m.yaml", "--model.server_optimizer=SGD",
         "--model.method=FedPM", "--config", "base.yaml", "--config.epochs", "e.yaml", "--config=z.yaml",
     ]  # fmt: skip
-    assert in_order(words) == [
+    assert ordered_options(words) == [
         ("config", "base.yaml"), ("config", "z.yaml"), ("config", "e.yaml"), ("config", "m.yaml"),
         ("model.method", "FedPM"), ("model.server_optimizer", "SGD"), ("rounds", "3"), ("model.method.lr", "0.1"),
     ]  # fmt: skip
@@ -26,7 +26,7 @@ def test_a_command_line_in_order_stays_as_it_is():
         ("trainer.callbacks+", "X"),
         ("trainer.callbacks+", "Y"),
     ]
-    assert in_order(words) == pairs and in_order([]) == []
+    assert ordered_options(words) == pairs and ordered_options([]) == []
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_command_line_in_order_stays_as_it_is():
 )
 def test_words_that_are_no_options_are_refused(words, told):
     with pytest.raises(ConfigurationError, match=told):
-        in_order(words)
+        ordered_options(words)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_words_that_are_no_options_are_refused(words, told):
     ],
 )
 def test_pythons_none_becomes_null(python, yaml):
-    assert spell(python) == yaml
-    assert in_order([f"--x={python}"]) == [("x", yaml)]
+    assert python_to_yaml(python) == yaml
+    assert ordered_options([f"--x={python}"]) == [("x", yaml)]
 
 
 def test_options_have_names_and_values():

@@ -10,12 +10,12 @@ import pytest
 
 from fedpm_lightning.cli import main
 from fedpm_lightning.commands.lightning_cli import parser_of
-from fedpm_lightning.configuration.describe import keys, summary
+from fedpm_lightning.configuration.class_docs import keys, summary
+from fedpm_lightning.configuration.class_sources import choices
 from fedpm_lightning.configuration.every_key import GROUPS, every_key
 from fedpm_lightning.configuration.experiment_keys import LIGHTNING_KEYS
-from fedpm_lightning.configuration.help import answer, topics_of
+from fedpm_lightning.configuration.help import help_text, requested_topics
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, FOLLOWS, REFUSED
-from fedpm_lightning.configuration.names import choices
 
 
 def real(path: str) -> type:
@@ -33,7 +33,7 @@ def test_help_is_a_screen_or_two_within_the_terminals_width(command, lines, caps
 
 
 def test_help_on_fit_has_every_key_of_the_experiment_and_all_has_lightnings_too():
-    short, everything = answer("fit", []), answer("fit", ["all"])
+    short, everything = help_text("fit", []), help_text("fit", ["all"])
     ours = [key for key in every_key() if not key.startswith("trainer.") and key not in LIGHTNING_KEYS]
     assert [key for key in ours if f"\n  --{key} " not in short] == []
     assert [key for key in every_key() if f"\n  --{key} " not in everything] == []
@@ -112,11 +112,11 @@ def test_a_class_of_ones_own_is_told_too(tmp_path, monkeypatch, capsys):
 
 
 def test_what_is_asked():
-    assert topics_of(["--rounds", "3"]) is None
-    assert topics_of(["--rounds", "3", "-h"]) == []
-    assert topics_of(["--help", "method", "FedPM", "--rounds", "3"]) == ["method", "FedPM"]
-    assert topics_of(["--model.method.help=FedPM"]) == ["model.method", "FedPM"]
-    assert topics_of(["--model.method.help", "FedPM"]) == ["model.method", "FedPM"]
+    assert requested_topics(["--rounds", "3"]) is None
+    assert requested_topics(["--rounds", "3", "-h"]) == []
+    assert requested_topics(["--help", "method", "FedPM", "--rounds", "3"]) == ["method", "FedPM"]
+    assert requested_topics(["--model.method.help=FedPM"]) == ["model.method", "FedPM"]
+    assert requested_topics(["--model.method.help", "FedPM"]) == ["model.method", "FedPM"]
 
 
 @pytest.mark.parametrize(

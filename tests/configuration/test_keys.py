@@ -9,7 +9,7 @@ import pytest
 
 from fedpm_lightning.checkpoints.identity import compare
 from fedpm_lightning.configuration.canonical import canonical
-from fedpm_lightning.configuration.describe import keys
+from fedpm_lightning.configuration.class_docs import keys
 from fedpm_lightning.configuration.keys import BRANCHES
 
 KEPT = sorted((Path(__file__).resolve().parents[2] / "results").rglob("summary.json"))
@@ -28,7 +28,9 @@ def lacking(config: dict) -> set[str]:
 
 def test_a_key_that_kept_runs_lack_is_in_the_table_with_what_they_did():
     found = {key for file in KEPT for key in lacking(json.loads(file.read_text())["config"])}
-    assert len(KEPT) > 200 and found == set(), "add them to LATER, with the value that means what older runs did"
+    assert len(KEPT) > 200 and found == set(), (
+        "add them to LEGACY_DEFAULTS, with the value that means what older runs did"
+    )
 
 
 @pytest.mark.parametrize("key", ADDED)

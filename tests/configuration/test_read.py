@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from fedpm_lightning.configuration import ConfigurationError
+from fedpm_lightning.configuration.class_sources import arguments, choices
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES, EFFECTS, Effect, effect
-from fedpm_lightning.configuration.names import arguments, choices
 from fedpm_lightning.configuration.read import read
 from fedpm_lightning.configuration.yaml_text import load
 

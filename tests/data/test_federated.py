@@ -93,10 +93,10 @@ def test_limits_are_balanced_and_upper_bounds():
 def test_setup_is_idempotent_and_the_partition_a_function_of_the_seed():
     data = digits()
     data.setup("fit")
-    resident = data.resident
+    resident = data.on_device
     data.prepare_data()
     data.setup("test")
-    assert data.resident is resident
+    assert data.on_device is resident
     assert data.partition_report.sha256 == digits().partition_report.sha256
     assert data.partition_report.sha256 != digits(seed=1).partition_report.sha256
 

@@ -19,7 +19,7 @@ from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.round import Aggregation, Hooks
-from fedpm_lightning.round.hooks import implemented
+from fedpm_lightning.round.hooks import implemented_hooks
 from fedpm_lightning.server.aggregator import MeanAggregator
 from fedpm_lightning.testing.rounds import Rounds
 from fedpm_lightning.testing.stacks import clients_of
@@ -188,6 +188,6 @@ def test_only_hooks_that_somebody_has_written_are_called():
 
     class Silent(Hooks): ...
 
-    found = implemented([Silent(), one := Received(), Silent()])
+    found = implemented_hooks([Silent(), one := Received(), Silent()])
     assert found["on_update_received"] == [one.on_update_received]
     assert not any(calls for name, calls in found.items() if name != "on_update_received")

@@ -10,7 +10,7 @@ from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.check import covering
 from fedpm_lightning.sweep.devices import default_jobs, gpus, slot_environment
 from fedpm_lightning.sweep.draws import DRAWS, draw
-from fedpm_lightning.sweep.points import identity, make_points
+from fedpm_lightning.sweep.points import Point, identity, make_points
 from fedpm_lightning.sweep.sweep_file import load_sweep
 
 
@@ -130,3 +130,9 @@ def test_jobs_share_gpus_and_cores(monkeypatch):
     assert slot_environment(2, 4, ["2", "5"], {}) == {"FEDPM_JOBS": "4", "CUDA_VISIBLE_DEVICES": "2"}
     assert slot_environment(1, 16, [], {}) == {"FEDPM_JOBS": "16"}
     assert slot_environment(1, 2, [], {"OMP_NUM_THREADS": "7"}) == {"FEDPM_JOBS": "2"}
+
+
+def test_a_point_of_an_older_sweep_is_read():
+    point = Point(0, "fedavg", {"rounds": 3}, ["fit", "--rounds=3"])
+    assert Point.from_json(point.to_json()) == point
+    assert Point.from_json(point.to_json().replace('"arguments"', '"words"')) == point

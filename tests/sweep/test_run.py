@@ -19,7 +19,7 @@ from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.sweep.folder import SweepFolder
 from fedpm_lightning.sweep.points import make_points
 from fedpm_lightning.sweep.sweep_file import load_sweep
-from fedpm_lightning.sweep.worker import ELSEWHERE
+from fedpm_lightning.sweep.worker import RUNNING_ELSEWHERE
 from resume_parts import until
 
 
@@ -124,7 +124,7 @@ def test_a_point_that_another_process_runs_is_left_out(sweep, sweep_file, tmp_pa
     held = lock(folder.log(point))
     assert sweep(file, "--folder", folder.path) == 0
     assert f"left out  {point.name}: another process is running it" in capsys.readouterr().out
-    assert sweep("--folder", folder.path, "--index", 0) == ELSEWHERE and folder.state(point) == "new"
+    assert sweep("--folder", folder.path, "--index", 0) == RUNNING_ELSEWHERE and folder.state(point) == "new"
     os.close(held)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from fedpm_lightning.checkpoints.durable import digest, write_durably
+from fedpm_lightning.checkpoints.atomic_files import digest, write_durably
 
 VERSION = 1
 CLIENTS = "clients"

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from fedpm_lightning.checkpoints.durable import NO_ROOM, DiskFullError, digest, from_file, write_durably
+from fedpm_lightning.checkpoints.atomic_files import NO_ROOM, DiskFullError, digest, from_file, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
 from fedpm_lightning.checkpoints.manifest import manifest_of, newest_intact
 

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, TypeAlias
 from typing_extensions import override
 
 from fedpm_lightning.client.faults import NUMERICAL, is_finite
-from fedpm_lightning.client.local_round import Answer, LocalRound, check_unchanged
+from fedpm_lightning.client.local_round import LocalRound, UpdateAndState, check_unchanged
 from fedpm_lightning.client.stacked_client import Chunk, StackedClient, StackedUpdate, split_state, stack_states
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.types import ClientData
@@ -34,13 +34,13 @@ class Sequential:
         """Return one; as far as it cares, for chunks of so many clients of a method that stacks such clients."""
         return cls()
 
-    def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
-        """Yield the answer of every client that was not dropped."""
+    def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[UpdateAndState]:
+        """Yield the result of every client that was not dropped."""
         for data in clients:
-            local.started(data)
-            answer = local.train(data)
-            if answer is not None:
-                yield answer
+            local.on_start(data)
+            result = local.train(data)
+            if result is not None:
+                yield result
 
     def __repr__(self) -> str:
         return self.name
@@ -65,19 +65,19 @@ class Vectorized(Sequential):
     def make(cls, clients_per_chunk: int, stackable: Stackable) -> Vectorized:
         return cls(clients_per_chunk, stackable)
 
-    def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[Answer]:
-        """Yield the answer of every client that was not dropped."""
+    def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[UpdateAndState]:
+        """Yield the result of every client that was not dropped."""
         for chunk in self.chunks(local, clients):
             if len(chunk) == 1:
                 yield from super().train(local, chunk)
                 continue
             for data in chunk:
-                local.started(data)
+                local.on_start(data)
             together = self.together(local, chunk)
             for data in chunk:
-                answer = local.train(data) if together is None else together.answer(local, data)
-                if answer is not None:
-                    yield answer
+                result = local.train(data) if together is None else together.result(local, data)
+                if result is not None:
+                    yield result
 
     def chunks(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[list[ClientData]]:
         """Yield the clients in chunks, each in the order of the cohort."""
@@ -93,7 +93,7 @@ class Vectorized(Sequential):
                 yield sorted(group[first : first + self.clients_per_chunk], key=lambda data: places[data.client])
 
     def together(self, local: LocalRound, clients: Sequence[ClientData]) -> Trained | None:
-        """Train a chunk at once; return the answers by client, None if that went wrong."""
+        """Train a chunk at once; return the results by client, None if that went wrong."""
         try:
             return train_together(local, clients, self.stack(local, len(clients)))
         except Exception as cause:
@@ -122,19 +122,19 @@ class Trained:
     """What a chunk of clients sends.
 
     Attributes:
-        answers: Update and state by client.
+        results: Update and state by client.
         finite: Whether all of it is finite, seen in the whole stack at once.
     """
 
-    answers: dict[int, Answer]
+    results: dict[int, UpdateAndState]
     finite: bool
 
-    def answer(self, local: LocalRound, data: ClientData) -> Answer | None:
-        """Return a client's answer, after the callbacks at its side as if it had trained alone; None if it is bad."""
-        answer = self.answers.pop(data.client)
-        if self.finite and local.sends_as_trained:  # so nothing can draw random numbers or change it
-            return answer
-        return local.attempt(data, lambda: local.sent(*answer))
+    def result(self, local: LocalRound, data: ClientData) -> UpdateAndState | None:
+        """Return a client's result, after the callbacks at its side as if it had trained alone; None if it is bad."""
+        result = self.results.pop(data.client)
+        if self.finite and local.sends_unchanged:  # so nothing can draw random numbers or change it
+            return result
+        return local.guarded(data, lambda: local.prepare_upload(*result))
 
 
 def train_together(local: LocalRound, clients: Sequence[ClientData], stack: StackedModel) -> Trained:
@@ -145,15 +145,15 @@ def train_together(local: LocalRound, clients: Sequence[ClientData], stack: Stac
     """
     chunk = Chunk(clients, local.work)
     client = StackedClient(chunk, local.broadcast, stack, local.work, {}, local.buffer_policy, chunk=chunk)
-    client.state = stack_states([local.waiting(data).state for data in chunk.clients])
+    client.state = stack_states([local.unloaded_client(data).state for data in chunk.clients])
     client.start()
     sent = local.broadcast.versions()
     update = local.method.client_update(client)
     check_unchanged(sent, local.broadcast)
     if not isinstance(update, StackedUpdate):
         raise TypeError("the update of stacked clients does not come from client.upload")
-    answers = {one.client: (one, split_state(client.state, c)) for c, one in enumerate(update.split())}
-    return Trained(answers, is_finite(update))
+    results = {one.client: (one, split_state(client.state, c)) for c, one in enumerate(update.split())}
+    return Trained(results, is_finite(update))
 
 
 def _first_line(cause: Exception) -> str:

@@ -57,7 +57,7 @@ class LocalModel:
         self._compiled = None if compile is None else torch.compile(self.net, mode=compile)
         self.objective = objective
         self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
-        self.attributes = [_Attributes(name, module) for name, module in self.net.named_modules()]
+        self.module_states = [_ModuleState(name, module) for name, module in self.net.named_modules()]
         self.layers: list[Layer] = find_layers(self.net)
 
     @property
@@ -68,13 +68,13 @@ class LocalModel:
     @property
     def buffers(self) -> Params:
         """The network's buffers as they are now: a forward pass may put others in their place."""
-        return {name: buffer for attributes in self.attributes for name, buffer in attributes.buffers()}
+        return {name: buffer for state in self.module_states for name, buffer in state.buffers()}
 
     @torch.no_grad()
     def load(self, params: Params, buffers: Params) -> None:
         """Copy theta and the buffers in, forget what the last client left, and switch to training mode."""
-        for attributes in self.attributes:
-            attributes.restore()
+        for state in self.module_states:
+            state.restore()
         for name, leaf in self.params.items():
             leaf.copy_(params[name])
         if buffers:
@@ -124,15 +124,15 @@ class LocalModel:
 
     def _loss(self, net: Callable[[Tensor], Any], inputs: Tensor, targets: Tensor) -> Tensor:
         with fresh_autocast(inputs.device):
-            return self.objective(cast(Tensor, net(self.laid_out(inputs))), targets, self.params)
+            return self.objective(cast(Tensor, net(self.in_memory_format(inputs))), targets, self.params)
 
     @torch.no_grad()
     def value(self, batch: Batch) -> float:
         """Return the objective on `batch` in evaluation mode (a line search); `.grad` stays as it is."""
         with evaluating(self.net), torch.autocast(batch[0].device.type, enabled=False):
-            return float(self.objective(self.net(self.laid_out(batch[0])), batch[1], self.params))
+            return float(self.objective(self.net(self.in_memory_format(batch[0])), batch[1], self.params))
 
-    def laid_out(self, inputs: Tensor) -> Tensor:
+    def in_memory_format(self, inputs: Tensor) -> Tensor:
         """Return the inputs in the order of memory that this network runs on."""
         return to_channels_last(inputs) if self.channels_last else inputs
 
@@ -149,7 +149,7 @@ class LocalModel:
         return clone_params({k: b for k, b in self.buffers.items() if b.is_floating_point()})
 
 
-class _Attributes:
+class _ModuleState:
     """What a module holds beside its parameters when nobody has used it yet: buffers, and attributes of its own.
 
     A forward pass may assign them (a running value, a hidden state); the next client must not find them.

@@ -16,7 +16,7 @@ from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpda
 MESSAGE = "message"
 """Key of what is kept for a client's messages, beside the method's own state, which never sees it."""
 
-Answer: TypeAlias = tuple[ClientUpdate, ClientState]
+UpdateAndState: TypeAlias = tuple[ClientUpdate, ClientState]
 """What a client sends, and the state that it keeps if that arrives."""
 
 OnBadClient: TypeAlias = Literal["error", "drop"]
@@ -57,8 +57,8 @@ class LocalRound:
         buffer_policy: What happens to batch-norm statistics.
         on_bad_client: What a client with NaN, Inf or a failed factorisation does: stop the run, or drop out.
         seed: The experiment's seed.
-        started: Called before a client trains.
-        ended: Called with what a client is about to send, which it may change; None where nobody looks at it.
+        on_start: Called before a client trains.
+        on_end: Called with what a client is about to send, which it may change; None where nobody looks at it.
         print: Prints a line.
         pack: Puts an update into the form in which it is sent, given what it returned for the client's last one; None
             where updates are sent as they are.
@@ -72,18 +72,18 @@ class LocalRound:
     buffer_policy: BufferPolicy
     on_bad_client: OnBadClient
     seed: int
-    started: Callable[[ClientData], None]
-    ended: Callable[[ClientUpdate], None] | None
+    on_start: Callable[[ClientData], None]
+    on_end: Callable[[ClientUpdate], None] | None
     print: Callable[[str], None]
     pack: Callable[[ClientUpdate, ClientState], ClientState] | None = None
 
     def client(self, data: ClientData) -> Client:
         """Return a client with its state, the scratch network at theta."""
-        client = self.waiting(data)
+        client = self.unloaded_client(data)
         client.start()
         return client
 
-    def waiting(self, data: ClientData) -> Client:
+    def unloaded_client(self, data: ClientData) -> Client:
         """Return a client with its state, the scratch network as it is."""
         client = Client(data, self.broadcast, self.model, self.work, {}, self.buffer_policy)
         client.state = self.store.get(data.client, lambda: self._first_state(client))
@@ -97,7 +97,7 @@ class LocalRound:
         client.start()
         return self.method.init_client(client)
 
-    def kept(self, client: Client) -> ClientState:
+    def final_state(self, client: Client) -> ClientState:
         """Return the state that a client ends with.
 
         Raises:
@@ -111,50 +111,50 @@ class LocalRound:
             )
         return client.state
 
-    def train(self, data: ClientData) -> Answer | None:
+    def train(self, data: ClientData) -> UpdateAndState | None:
         """Train one client; return None if it was dropped as bad."""
 
-        def trained() -> Answer:
+        def trained() -> UpdateAndState:
             client = self.client(data)
             update = cast(object, self.method.client_update(client))
             if not isinstance(update, ClientUpdate):
                 name = type(self.method).__name__
                 raise TypeError(f"{name}.client_update returned {type(update).__name__}: return client.upload(...)")
-            return self.sent(update, self.kept(client))
+            return self.prepare_upload(update, self.final_state(client))
 
-        return self.attempt(data, trained)
+        return self.guarded(data, trained)
 
-    def prepare(self, data: ClientData) -> Answer | None:
+    def prepare(self, data: ClientData) -> UpdateAndState | None:
         """Run one client's first pass; return None if it was dropped as bad."""
 
-        def prepared() -> Answer:
+        def prepared() -> UpdateAndState:
             client = self.client(data)
-            state = self.kept(client)
+            state = self.final_state(client)
             if self.pack is not None:
-                state = with_message(state, self._of_messages(data.client))
+                state = with_message_state(state, self._message_state(data.client))
             return ClientUpdate(data.client, data.num_samples, 0, self.method.prepare(client)), state
 
-        return self.attempt(data, prepared)
+        return self.guarded(data, prepared)
 
-    def sent(self, update: ClientUpdate, state: ClientState) -> Answer:
+    def prepare_upload(self, update: ClientUpdate, state: ClientState) -> UpdateAndState:
         """Let everyone see or change what a client is about to send; put it into the form in which it is sent."""
-        if self.ended is not None:
-            self.ended(update)
+        if self.on_end is not None:
+            self.on_end(update)
         if self.pack is None or update.dropped:
             return update, state
-        return update, with_message(state, self.pack(update, self._of_messages(update.client)))
+        return update, with_message_state(state, self.pack(update, self._message_state(update.client)))
 
     @property
-    def sends_as_trained(self) -> bool:
+    def sends_unchanged(self) -> bool:
         """Whether nobody looks at an update before it is sent, nor changes its form."""
-        return self.ended is None and self.pack is None
+        return self.on_end is None and self.pack is None
 
-    def _of_messages(self, client: int) -> ClientState:
+    def _message_state(self, client: int) -> ClientState:
         """Return what is kept for a client's messages."""
         return self.store.get(client, dict).get(MESSAGE, {})
 
-    def attempt(self, data: ClientData, answer: Callable[[], Answer]) -> Answer | None:
-        """Return a client's answer, worked out under its own random numbers; None if it was dropped as bad.
+    def guarded(self, data: ClientData, result: Callable[[], UpdateAndState]) -> UpdateAndState | None:
+        """Return a client's result, worked out under its own random numbers; None if it was dropped as bad.
 
         Raises:
             BadClientError: Naming round, client and cause.
@@ -162,7 +162,7 @@ class LocalRound:
         round, sent = self.broadcast.round, self.broadcast.versions()
         try:
             with seeded(self.seed, "client", round, data.client, [self.model.device]):
-                update, state = answer()
+                update, state = result()
             check_unchanged(sent, self.broadcast)
             check_finite(update)
         except Exception as cause:
@@ -173,7 +173,7 @@ class LocalRound:
         return update, state
 
 
-def with_message(state: ClientState, kept: ClientState) -> ClientState:
+def with_message_state(state: ClientState, kept: ClientState) -> ClientState:
     """Return a method's state beside what is kept for messages."""
     return {**state, MESSAGE: kept} if kept else state
 

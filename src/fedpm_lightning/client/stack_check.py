@@ -19,12 +19,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 from torch.nn.modules.dropout import _DropoutNd  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.client.agreement import disagreement
 from fedpm_lightning.client.executor import Stackable, train_together
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.client.local_round import Answer, LocalRound
+from fedpm_lightning.client.local_round import LocalRound, UpdateAndState
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.client.store import ClientStore
+from fedpm_lightning.client.update_comparison import first_difference
 from fedpm_lightning.losses import PerSample
 from fedpm_lightning.rng import seeded
 from fedpm_lightning.types import Batch, ClientData, LocalWork
@@ -85,7 +85,7 @@ def _isolated(local: LocalRound) -> LocalRound:
     model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
     method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
     isolated = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
-    return replace(isolated, started=_silent, ended=_silent, print=_silent)
+    return replace(isolated, on_start=_silent, on_end=_silent, print=_silent)
 
 
 @contextmanager
@@ -136,9 +136,9 @@ def _trial(local: LocalRound, stackable: Stackable, data: ClientData) -> str | N
             if buffers.get(name) is not now:
                 return f"buffer {name} is reassigned in a forward pass (change it in place)"
         with seeded(local.seed, "stack-check", 0, len(clients), [local.model.device]):
-            together = train_together(local, clients, stack).answers
+            together = train_together(local, clients, stack).results
         for client, own in enumerate(alone):
-            found = disagreement(own, together[client], local.broadcast.params)
+            found = first_difference(own, together[client], local.broadcast.params)
             if found is not None:
                 return found
             local.store.put(client, own[1])
@@ -146,7 +146,7 @@ def _trial(local: LocalRound, stackable: Stackable, data: ClientData) -> str | N
     return None
 
 
-def _alone(local: LocalRound, data: ClientData) -> Answer:
+def _alone(local: LocalRound, data: ClientData) -> UpdateAndState:
     with seeded(local.seed, "stack-check", 0, data.client, [local.model.device]):
         client = local.client(data)
         return local.method.client_update(client), client.state

@@ -31,7 +31,7 @@ from fedpm_lightning.types import (
     StacksBatches,
 )
 
-_ALONE = "the method asks for what only a single client has: it must not declare that clients can be stacked"
+_NOT_STACKED = "the method asks for what only a single client has: it must not declare that clients can be stacked"
 
 
 @dataclass(frozen=True)
@@ -72,12 +72,12 @@ class Chunk:
     @property
     def client(self) -> int:
         """Not for a stack."""
-        raise NotImplementedError(_ALONE)
+        raise NotImplementedError(_NOT_STACKED)
 
     @property
     def num_samples(self) -> int:
         """Not for a stack."""
-        raise NotImplementedError(_ALONE)
+        raise NotImplementedError(_NOT_STACKED)
 
     def steps(self, work: LocalWork) -> int:
         """Return the steps of the client that has most."""
@@ -85,17 +85,17 @@ class Chunk:
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
         """Not for a stack."""
-        raise NotImplementedError(_ALONE)
+        raise NotImplementedError(_NOT_STACKED)
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Not for a stack."""
-        raise NotImplementedError(_ALONE)
+        raise NotImplementedError(_NOT_STACKED)
 
     def stacked(self, round: int, work: LocalWork) -> Iterator[StackedBatch]:
         """Yield the stacked batches of a round: gathered at once where the data can, else one by one."""
         first = self.clients[0]
         together = first.stacked(self.clients, round, work) if isinstance(first, StacksBatches) else None
-        return joined([data.batches(round, work) for data in self.clients]) if together is None else together
+        return stack_batches([data.batches(round, work) for data in self.clients]) if together is None else together
 
 
 @dataclass
@@ -110,7 +110,7 @@ class StackedClient(Client):
 
         def batches() -> Iterator[Batch]:
             for batch in self.chunk.stacked(self.broadcast.round, self.work):
-                model.expect(batch.sizes)
+                model.set_batch_sizes(batch.sizes)
                 yield batch.inputs, batch.targets
 
         steps = local_loop(model, batches(), optimizer, transform).num_steps
@@ -134,7 +134,7 @@ class StackedClient(Client):
 
     def full_gradient(self) -> tuple[Params, float]:
         """Not for a stack."""
-        raise NotImplementedError(_ALONE)
+        raise NotImplementedError(_NOT_STACKED)
 
     def upload(self, result: LocalResult, message: dict[str, Any] | None = None) -> ClientUpdate:
         """Return the stacked theta_i as one update, to be split."""
@@ -145,18 +145,18 @@ class StackedClient(Client):
         return StackedUpdate(-1, 0, result.num_steps, params, message or {}, buffers, metrics, owners=owners)
 
 
-def joined(streams: Sequence[Iterator[Batch]]) -> Iterator[StackedBatch]:
+def stack_batches(streams: Sequence[Iterator[Batch]]) -> Iterator[StackedBatch]:
     """Stack the batches of clients that run side by side; streams end in order, the last one first."""
     while True:
         batches = [batch for batch in (next(stream, None) for stream in streams) if batch is not None]
         if not batches:
             return
         sizes = [len(targets) for _, targets in batches]
-        inputs, targets = (_filled([batch[i] for batch in batches], sizes) for i in (0, 1))
+        inputs, targets = (_padded([batch[i] for batch in batches], sizes) for i in (0, 1))
         yield StackedBatch(inputs, targets, sizes)
 
 
-def _filled(tensors: list[Tensor], sizes: list[int]) -> Tensor:
+def _padded(tensors: list[Tensor], sizes: list[int]) -> Tensor:
     """Stack tensors [B_i, ...] as [C, B, ...]; the first sample fills up."""
     if min(sizes) == max(sizes):
         return torch.stack(tensors)

@@ -40,7 +40,7 @@ class StackedModel(LocalModel):
     def __init__(self, single: LocalModel, clients: int) -> None:
         # Not LocalModel's: nothing is copied but the leaves.
         self.net, self.objective, self.layers = single.net, single.objective, single.layers
-        self.attributes = single.attributes
+        self.module_states = single.module_states
         self.clients = clients
         self.params = {
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()
@@ -50,7 +50,7 @@ class StackedModel(LocalModel):
 
     def _reset(self) -> None:
         self._sizes: list[int] = [0] * self.clients  # of the batch that comes next, for the clients that have one
-        self._left: list[tuple[int, Params]] = []  # from which client on, and the leaves of those who left there
+        self._finished: list[tuple[int, Params]] = []  # from which client on, and the leaves of those who left there
         self._unequal = False  # whether any batch so far was uneven, or somebody has left
         self._steps, self._seen = [0] * self.clients, [0] * self.clients
         self._losses = torch.zeros(self.clients, dtype=torch.float64, device=self.device)
@@ -60,9 +60,9 @@ class StackedModel(LocalModel):
         super().load(params, buffers)
         self._reset()
 
-    def expect(self, sizes: Sequence[int]) -> None:
+    def set_batch_sizes(self, sizes: Sequence[int]) -> None:
         """Say how many samples of the next batch count, for each of the first m clients; the others have left."""
-        self._read_out(len(sizes))
+        self._save_finished(len(sizes))
         self._sizes = list(sizes)
         for client, size in enumerate(sizes):
             self._steps[client] += 1
@@ -71,7 +71,7 @@ class StackedModel(LocalModel):
     def finish(self) -> list[LocalResult]:
         """Put back the leaves of those who left early; return each client's steps and loss."""
         with torch.no_grad():
-            for first, params in self._left:
+            for first, params in self._finished:
                 for name, p in self.params.items():
                     p[first : first + len(params[name])].copy_(params[name])
         losses = zip(self._steps, self._losses.tolist(), self._seen, strict=True)
@@ -79,10 +79,10 @@ class StackedModel(LocalModel):
         self._reset()
         return results
 
-    def _read_out(self, m: int) -> None:
+    def _save_finished(self, m: int) -> None:
         """Keep what the clients after the first m have come to."""
         if m < len(self._sizes):
-            self._left.append((m, clone_params({name: p[m : len(self._sizes)] for name, p in self.params.items()})))
+            self._finished.append((m, clone_params({name: p[m : len(self._sizes)] for name, p in self.params.items()})))
 
     def gradient(
         self, batch: Batch, observe: Sequence[Layer] = (), errors: bool = False
@@ -90,7 +90,7 @@ class StackedModel(LocalModel):
         """Put the gradient of each client's loss into `.grad`; those who have left get zeros.
 
         Args:
-            batch: Inputs [m, B, ...] and targets [m, B, ...] of the clients that `expect` named.
+            batch: Inputs [m, B, ...] and targets [m, B, ...] of the clients that `set_batch_sizes` named.
             observe: Layers whose input rows are wanted.
             errors: Without effect: vmap shows nobody the gradients of outputs.
 

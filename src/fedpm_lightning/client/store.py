@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedpm_lightning.client.state_files import MIB, StateFiles, give_back_memory, size_of
 from fedpm_lightning.errors import RoundError
-from fedpm_lightning.nested import copied, named_leaves
+from fedpm_lightning.nested import copy_nested, named_leaves
 from fedpm_lightning.types import ClientState
 
 CPU = torch.device("cpu")
@@ -56,7 +56,7 @@ class ClientStore:
     def get(self, client: int, init: Callable[[], ClientState]) -> ClientState:
         """Return a copy of the client's state; `init()` makes the first one (the rule: `types.ClientState`)."""
         stored = self._pending.get(client, self._states.get(client))
-        return copied(stored) if stored is not None else init()
+        return copy_nested(stored) if stored is not None else init()
 
     def put(self, client: int, state: ClientState) -> None:
         """Take a copy of a client's new state; it counts from the end of the round.
@@ -66,12 +66,12 @@ class ClientStore:
         """
         if state:
             check_plain(state, f"the state of client {client}")
-            self._pending[client] = copied(state, CPU)
+            self._pending[client] = copy_nested(state, CPU)
 
     def commit(self, round: int) -> None:
         """End a round: until then a checkpoint (SLURM may ask for one at any moment) holds the states before it."""
         self.changed.update(dict.fromkeys(self._pending, round))
-        spilled = [self._keep(client, state) for client, state in self._pending.items()]
+        spilled = [self._store_state(client, state) for client, state in self._pending.items()]
         self._pending.clear()
         if any(spilled):
             give_back_memory()
@@ -96,9 +96,9 @@ class ClientStore:
         self._files.close()
         self.changed = dict(changed) if changed is not None else dict.fromkeys(states, 0)
         for client in sorted(states, key=lambda client: (self.changed.get(client, 0), client)):
-            self._keep(client, copied(states[client], CPU))
+            self._store_state(client, copy_nested(states[client], CPU))
 
-    def _keep(self, client: int, state: ClientState) -> bool:
+    def _store_state(self, client: int, state: ClientState) -> bool:
         """Take a state; move the oldest ones to the disk while those in memory are above the bound, and say so."""
         self._states[client] = state
         if self._bound is None:

@@ -15,11 +15,11 @@ from typing import Any, cast
 
 from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
+from fedpm_lightning.configuration.class_docs import Key, keys
+from fedpm_lightning.configuration.class_sources import choices
 from fedpm_lightning.configuration.compose import get_key
-from fedpm_lightning.configuration.describe import Key, keys
 from fedpm_lightning.configuration.every_key import every_key
 from fedpm_lightning.configuration.keys import CLASSES
-from fedpm_lightning.configuration.names import choices
 from fedpm_lightning.configuration.read import read
 from fedpm_lightning.configuration.shipped import Kind, shipped
 

@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """List, show or copy.
 
     Args:
-        argv: The words after `fedpm configs`; default: the command line.
+        argv: The arguments after `fedpm configs`; default: the command line.
 
     Returns:
         0; 2 where a name is unknown or a file of another content is in the way.

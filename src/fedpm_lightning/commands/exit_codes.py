@@ -10,7 +10,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from fedpm_lightning.checkpoints.restart import full_disk
 from fedpm_lightning.commands.lightning_cli import FedpmCLI, command_line, quiet_lightning
-from fedpm_lightning.commands.start import release_folders
+from fedpm_lightning.commands.run_dir import release_folders
 from fedpm_lightning.commands.wandb_logger import under_agent
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.messages import shorten

@@ -13,7 +13,7 @@ import torch
 from jsonargparse import ArgumentParser, Namespace
 from torch import Tensor, nn
 
-from fedpm_lightning.checkpoints.durable import from_file
+from fedpm_lightning.checkpoints.atomic_files import from_file
 from fedpm_lightning.checkpoints.restart import check_checkpoint, check_intact
 from fedpm_lightning.commands.exit_codes import run
 from fedpm_lightning.commands.lightning_cli import FedpmCLI
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Export a network.
 
     Args:
-        argv: The words after `fedpm export`; default: the command line.
+        argv: The options after `fedpm export`; default: the command line.
 
     Returns:
         0; 1 where there is no such run or checkpoint, or a library is missing; 2 where the command line is wrong.
@@ -55,8 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ExportCLI.wanted = args = make_parser().parse_args(list(sys.argv[2:] if argv is None else argv))
     folder = args.run / "checkpoints"
     named = {"best": [], "last": ["--ckpt_path", str(folder / "last.ckpt")]}
-    words = named.get(args.checkpoint, ["--ckpt_path", str(args.checkpoint)])
-    return run(["test", "--run_dir", str(args.run), *words], ExportCLI)
+    options = named.get(args.checkpoint, ["--ckpt_path", str(args.checkpoint)])
+    return run(["test", "--run_dir", str(args.run), *options], ExportCLI)
 
 
 class ExportCLI(FedpmCLI):

@@ -30,8 +30,8 @@ from fedpm_lightning.checkpoints.restart import (
 )
 from fedpm_lightning.commands.exit_codes import run
 from fedpm_lightning.commands.lightning_cli import FedpmCLI
+from fedpm_lightning.commands.run_dir import take_folder
 from fedpm_lightning.commands.settings import as_list, default_label, measured
-from fedpm_lightning.commands.start import take_folder
 from fedpm_lightning.commands.threads import choose_threads, has_bf16
 from fedpm_lightning.commands.wandb_logger import prepare_loggers, sweep_tags
 from fedpm_lightning.report.history import choose_monitor

@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write a skeleton.
 
     Args:
-        argv: The words after `fedpm new`; default: the command line.
+        argv: The arguments after `fedpm new`; default: the command line.
 
     Returns:
         0; 2 where the name cannot be a module's, or a file is in the way.

@@ -1,4 +1,4 @@
-"""One spelling of what means the same, so that resume and `fedpm compare` know one experiment by its configuration."""
+"""A canonical form of configurations, by which resume and `fedpm compare` recognise the same experiment."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ OBSERVERS = frozenset({
     "PersonalAccuracy", "PreconditionerDrift", "RoundProgress", "RunFiles", "SimulatedNetwork", "TimeShares", "Timing",
     "WandbRun",
 })  # fmt: skip
-"""Callbacks that only look: a run with them has the figures of one without."""
+"""Callbacks that change nothing: a run has the same figures with and without them."""
 
-LATER: dict[str, Any] = {
+LEGACY_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(("data.label_column", "data.input_columns", "data.stride", "data.candidates")),
     "data.sampling": "uniform",
     "data.partition.init_args.clients": "all",
@@ -26,32 +26,32 @@ LATER: dict[str, Any] = {
     "model.method.init_args.preconditioner.init_args.norms": "plain",
     "model.method.init_args.preconditioner.init_args.plain": [],
 }
-"""Key that older runs and checkpoints lack -> the value that means what those runs did."""
+"""Key that was added later -> the value with which runs from before it were made."""
 
 KNOWN_DATA = frozenset({"digits", "cifar10", "cifar100", "mnist", "fashion_mnist", "svhn", "a9a", "w8a", "shakespeare"})
-"""With these names `data.source` only says where the same data lie; with any other it says which data they are."""
+"""For these names `data.source` only locates the data; for any other it identifies them."""
 
 MESSAGE_ARGUMENTS = {
     "rounding": {"parameters=int8"}, "share": {"parameters=topk"}, "levels": {"parameters=qsgd"},
     "bucket": {"parameters=qsgd"}, "factor_share": {"factors=low_rank", "broadcast_factors=low_rank"},
 }  # fmt: skip
-"""Argument of model.message -> what it belongs to: it changes nothing of a message without that."""
+"""Argument of model.message -> the settings under which it has an effect."""
 
 MESSAGE_DEFAULTS = {
     "parameters": "full", "rounding": "stochastic", "share": None, "levels": 7, "bucket": 512, "error_feedback": False,
     "factors": "full", "factor_share": 0.95, "factors_every": 1, "broadcast_factors": "full",
 }  # fmt: skip
-"""Arguments of model.message that need not be said; with all of them everything is sent as it is."""
+"""Arguments of model.message that may be left out; with all of them, everything is sent unchanged."""
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a configuration as dotted keys, with one spelling for what means the same.
+    """Return a configuration as dotted keys in canonical form: equivalent configurations become equal.
 
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
     """
-    flat = {key.removesuffix(".class_path"): value for key, value in flatten(listed(config)).items()}
+    flat = {key.removesuffix(".class_path"): value for key, value in flatten(with_callback_list(config)).items()}
     branches = {key.rpartition(".")[0] for key in flat}
-    flat = {key: value for key, value in LATER.items() if key.rpartition(".")[0] in branches} | flat
+    flat = {key: value for key, value in LEGACY_DEFAULTS.items() if key.rpartition(".")[0] in branches} | flat
     if flat.get("data.participation") == 1:
         flat["data.participation"] = None
     if flat.get("data.clients_per_round") is not None and flat["data.clients_per_round"] == flat.get(
@@ -65,30 +65,30 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     flat = {
         key: source if key == "data.source" else value for key, value in flat.items() if key != "data.source" or source
     }
-    flat = {key: public(value) for key, value in with_one_message(flat).items()}
+    flat = {key: public(value) for key, value in with_message_summary(flat).items()}
     if "trainer.callbacks" in flat:
-        flat["trainer.callbacks"] = acting(flat["trainer.callbacks"])
+        flat["trainer.callbacks"] = with_effect(flat["trainer.callbacks"])
     return flat
 
 
-def with_one_message(flat: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted keys with all of the package's model.message in one: its form, and what else departs from it."""
+def with_message_summary(flat: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted keys with `model.message` as one value: the arguments that count and differ from the defaults."""
     key = "model.message"
     if flat.get(key) not in (None, CLASSES[key].default):
         return flat
     given = {name.rsplit(".", 1)[-1]: value for name, value in flat.items() if name.startswith(f"{key}.")}
     forms = {f"{name}={value}" for name, value in given.items()}
-    said = [
+    departures = [
         str(value) if name == "parameters" else f"{name}={value}"
         for name, value in given.items()
         if forms & MESSAGE_ARGUMENTS.get(name, forms) and value != MESSAGE_DEFAULTS.get(name, ...)
     ]
     rest = {name: value for name, value in flat.items() if name != key and not name.startswith(f"{key}.")}
-    return {**rest, key: ", ".join(said) or "full"}
+    return {**rest, key: ", ".join(departures) or "full"}
 
 
-def listed(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a configuration in which one callback alone, with arguments of its own, is a list of one as well."""
+def with_callback_list(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration whose `trainer.callbacks` is a list, also where a single callback was given."""
     trainer = config.get("trainer")
     alone = cast("Any", trainer).get("callbacks") if isinstance(trainer, Mapping) else None
     if not isinstance(alone, Mapping):
@@ -97,7 +97,7 @@ def listed(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def data_source(flat: Mapping[str, Any]) -> str | None:
-    """Return what `data.source` says of the data beside `data.name`: its last part, as folders differ by machine."""
+    """Return the last part of `data.source` where it identifies the data: folders differ between machines."""
     source = flat.get("data.source")
     known = str(flat.get("data.name") or "digits") in KNOWN_DATA
     return None if source is None or known else PurePath(str(source)).name
@@ -112,7 +112,7 @@ def public(value: Any) -> Any:
     return [public(inner) for inner in value] if is_list(value) else value
 
 
-def acting(callbacks: Any) -> list[Any] | None:
+def with_effect(callbacks: Any) -> list[Any] | None:
     """Return the callbacks that may change a figure; None if there are none."""
     given = callbacks if is_list(callbacks) else [callbacks] if callbacks else []
     paths = [cast("Any", entry).get("class_path") if is_mapping(entry) else entry for entry in given]

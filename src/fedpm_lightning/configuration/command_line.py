@@ -25,30 +25,30 @@ FLAGS = {"print_config": "true", "overwrite": "true"}
 
 
 class Option(NamedTuple):
-    """One option of a command line: its name without hyphens, and its words as typed."""
+    """One option of a command line: its name without hyphens, and its tokens as typed."""
 
     name: str
-    words: tuple[str, ...]
+    tokens: tuple[str, ...]
 
     @property
     def value(self) -> str | None:
         """The value, joined by `=` or as the next word; None for a bare flag."""
-        _, joined, value = self.words[0].partition("=")
-        return value if joined else (self.words[1] if len(self.words) > 1 else None)
+        _, joined, value = self.tokens[0].partition("=")
+        return value if joined else (self.tokens[1] if len(self.tokens) > 1 else None)
 
 
-def options(words: Sequence[str]) -> Iterator[Option]:
-    """Split the words after the command into options; a value may begin with one hyphen (-1), not with two."""
+def options(arguments: Sequence[str]) -> Iterator[Option]:
+    """Split the arguments after the command into options; a value may begin with one hyphen (-1), not with two."""
     start = 0
-    for end in range(1, len(words) + 1):
-        if end == len(words) or words[end].startswith("--"):
-            group = tuple(words[start:end])
+    for end in range(1, len(arguments) + 1):
+        if end == len(arguments) or arguments[end].startswith("--"):
+            group = tuple(arguments[start:end])
             name = group[0].partition("=")[0].lstrip("-")
             yield Option(FILE if name == "c" else name, group)
             start = end
 
 
-def in_order(words: Sequence[str]) -> list[tuple[str, str]]:
+def ordered_options(arguments: Sequence[str]) -> list[tuple[str, str]]:
     """Return (name, value) of the options in the order in which they are meant, with YAML's spellings.
 
     Files come first, then files with a name (as `config` too), then options that choose a class, then everything else
@@ -58,19 +58,19 @@ def in_order(words: Sequence[str]) -> list[tuple[str, str]]:
         ConfigurationError: If a word is no option, or an option has no value or several.
     """
     found: list[tuple[tuple[int, str], tuple[str, str]]] = []
-    for option in options(words):
-        rest = len(option.words) - 1
-        if not option.words[0].startswith("-"):
-            raise ConfigurationError(f"{option.words[0]!r} is no option; write --key value or --key=value")
-        if rest > ("=" not in option.words[0]):
+    for option in options(arguments):
+        rest = len(option.tokens) - 1
+        if not option.tokens[0].startswith("-"):
+            raise ConfigurationError(f"{option.tokens[0]!r} is no option; write --key value or --key=value")
+        if rest > ("=" not in option.tokens[0]):
             raise ConfigurationError(
-                f"{option.words[-1]!r} after --{option.name} is no option; quote a value with blanks"
+                f"{option.tokens[-1]!r} after --{option.name} is no option; quote a value with blanks"
             )
         value = option.value if option.value is not None else FLAGS.get(option.name.split(".")[-1])
         if value is None:
             raise ConfigurationError(f"--{option.name} needs a value: --{option.name} VALUE")
         name = FILE if option.name.startswith(f"{FILE}.") else option.name
-        found.append((_place(option.name), (name, value if name == FILE else spell(value))))
+        found.append((_place(option.name), (name, value if name == FILE else python_to_yaml(value))))
     return [pair for _, pair in sorted(found, key=lambda entry: entry[0])]
 
 
@@ -82,12 +82,12 @@ def _place(name: str) -> tuple[int, str]:
     return (2, f"{_ORDER.index(name):02}") if name in _ORDER else (3, "")
 
 
-def value_of(words: Sequence[str], name: str) -> str | None:
+def value_of(arguments: Sequence[str], name: str) -> str | None:
     """Return the value of the last option of that name; None where there is none."""
-    return next((option.value for option in reversed(list(options(words))) if option.name == name), None)
+    return next((option.value for option in reversed(list(options(arguments))) if option.name == name), None)
 
 
-def spell(value: str) -> str:
+def python_to_yaml(value: str) -> str:
     """Turn Python's None, alone or inside of a list or dict, into YAML's null; other values stay as they are."""
     if "None" not in value:
         return value

@@ -48,7 +48,7 @@ class Composition:
         except ConfigurationError as cause:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
         self.named |= {key for key in CLASSES if get_key(layer, key, missing=...) is not ...}
-        given = dict.fromkeys((plain(key) for key in flatten(layer)), origin)
+        given = dict.fromkeys((short_key(key) for key in flatten(layer)), origin)
         reset = tuple(f"{key}." for key in CLASSES if names_class(get_key(layer, key)))
         before = {key: who for key, who in self.origins.items() if key not in given and not key.startswith(reset)}
         self.origins = before | given
@@ -74,7 +74,7 @@ class Composition:
 
     def origin(self, key: str) -> str | None:
         """Return the file or option that gave a key (or, for a branch, its last part); None for a default."""
-        parts = plain(key).split(".")
+        parts = short_key(key).split(".")
         for length in range(len(parts), 1, -1):
             prefix = ".".join(parts[:length])
             found = [who for given, who in self.origins.items() if given == prefix or given.startswith(f"{prefix}.")]
@@ -83,7 +83,7 @@ class Composition:
         return self.origins.get(parts[0])
 
 
-def plain(key: str) -> str:
+def short_key(key: str) -> str:
     """Return a dotted key without `init_args`, `class_path` and the `+` of an addition."""
     return ".".join(part.rstrip("+") for part in key.split(".") if part not in NODE)
 

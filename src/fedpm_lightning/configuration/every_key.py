@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from fedpm_lightning.configuration.describe import Key, keys
+from fedpm_lightning.configuration.class_docs import Key, keys
 from fedpm_lightning.configuration.experiment_keys import (
     EXPERIMENT_KEYS,
     LIGHTNING_KEYS,

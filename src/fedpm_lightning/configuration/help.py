@@ -10,12 +10,12 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.describe import Key, keys, summary, takes_more
+from fedpm_lightning.configuration.class_docs import Key, accepts_kwargs, keys, summary
+from fedpm_lightning.configuration.class_sources import choices, derives_from, find_class
 from fedpm_lightning.configuration.every_key import every_key, groups
 from fedpm_lightning.configuration.keys import CLASSES
-from fedpm_lightning.configuration.names import choices, derives_from, find_class
 
-HEADS = {
+USAGE = {
     "fit": (
         "usage: fedpm fit [--config NAME_OR_FILE ...] [--KEY VALUE ...]",
         "Run an experiment. Files lie over each other in their order, options over files; the last one wins.",
@@ -40,14 +40,14 @@ HEADS = {
 }
 """Command -> its usage, what it does, examples."""
 
-_MORE = """more
+_FOOTER = """more
   --help all      every key at full length, Lightning's included
   --help method   the methods; likewise net, partition, preconditioner, callbacks, logger, ...
   --help FedPM    the keys of one class; also of your own: --help my_module.MyMethod
   fedpm configs   the configurations that ship, by name"""
 
 
-def answer(command: str, topics: Sequence[str], columns: int = 110) -> str:
+def help_text(command: str, topics: Sequence[str], columns: int = 110) -> str:
     """Return what `fedpm COMMAND --help TOPICS` prints.
 
     Args:
@@ -62,12 +62,12 @@ def answer(command: str, topics: Sequence[str], columns: int = 110) -> str:
         return overview(command, bool(topics), columns)
     key = _key_named(topics[0])
     if len(topics) == 1 and key is not None:
-        return of_key(key, columns)
+        return key_help(key, columns)
     if len(topics) > 1 and key not in CLASSES:
         raise ConfigurationError(f"{topics[0]} names no class; say fedpm {command} --help KEY, CLASS, or KEY CLASS")
     path = _class_named(topics[-1], key)
     if path is not None:
-        return of_class(path, columns)
+        return class_help(path, columns)
     known = [*_classes(key), *(name.rpartition(".")[2] for name in every_key())]
     close = difflib.get_close_matches(topics[-1], known, n=1, cutoff=0.6)
     raise ConfigurationError(
@@ -78,7 +78,7 @@ def answer(command: str, topics: Sequence[str], columns: int = 110) -> str:
 
 def overview(command: str, everything: bool, columns: int) -> str:
     """Return the keys in groups, a line each; with `everything`, Lightning's too, at full length."""
-    usage, what, *examples = HEADS[command]
+    usage, what, *examples = USAGE[command]
     parts = [
         f"{usage}\n\n{textwrap.fill(what, columns)}",
         *(["\n".join(f"  {e}" for e in examples)] if examples else []),
@@ -87,16 +87,16 @@ def overview(command: str, everything: bool, columns: int) -> str:
         line = _row if everything else _short_row
         rows = [line(name, every_key()[name], columns) for name in names]
         parts.append("\n".join([title, *rows]))
-    return "\n\n".join([*parts, _MORE]) + "\n"
+    return "\n\n".join([*parts, _FOOTER]) + "\n"
 
 
-def of_key(name: str, columns: int) -> str:
+def key_help(name: str, columns: int) -> str:
     """Return one key with its type, default and meaning, and the classes that it takes."""
     key = every_key().get(name)
     head = f"--{name}" if key is None else _row(name, key, columns)
     known = _classes(name) if name in CLASSES else {}
     if not known and name in CLASSES and CLASSES[name].default:
-        return f"{head}\n\n{of_class(CLASSES[name].default, columns)}"
+        return f"{head}\n\n{class_help(CLASSES[name].default, columns)}"
     if not known:
         return f"{head}\n"
     width = max(len(one) for one in known) + 2
@@ -108,20 +108,20 @@ def of_key(name: str, columns: int) -> str:
     )
 
 
-def of_class(path: str, columns: int) -> str:
+def class_help(path: str, columns: int) -> str:
     """Return a class's keys, each with its meaning at full length."""
     name = path.rpartition(".")[2]
-    holders = _holders(path)
+    holders = _keys_that_take(path)
     how = [f"  --{key}{'+' if CLASSES[key].many else ''} {name}" for key in holders]
     start = f"{holders[0]}." if holders else ""
     rows = [_row(f"{start}{key.name}", key, columns) for key in keys(path)]
-    if takes_more(path):
+    if accepts_kwargs(path):
         rows.append("  and others, which its source does not tell")
     head = textwrap.fill(f"{name} ({path}): {summary(path)}", columns)
     return "\n".join([head, "", *how, *(rows or ["  it has no keys"])]) + "\n"
 
 
-def _holders(path: str) -> list[str]:
+def _keys_that_take(path: str) -> list[str]:
     """Return the keys that a class can be the value of; of one from outside, the first whose base it derives from."""
     takes = {key: choices(spec.modules, spec.base).values() if spec.base else () for key, spec in CLASSES.items()}
     listed = [key for key, paths in takes.items() if path in paths or path == CLASSES[key].default]
@@ -181,17 +181,17 @@ def _bare(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def topics_of(words: Iterable[str]) -> list[str] | None:
+def requested_topics(arguments: Iterable[str]) -> list[str] | None:
     """Return what a command line asks help on; None where it asks for none.
 
     `--help`, `-h` and `--help TOPIC ...` do, and `--KEY.help CLASS`, as Lightning's commands spell it.
     """
-    words = list(words)
-    for place, word in enumerate(words):
+    arguments = list(arguments)
+    for place, word in enumerate(arguments):
         name, joined, value = word.partition("=")
         if name in {"-h", "--help"} or (name.startswith("--") and name.endswith(".help")):
             after = [value] if joined else []
-            for other in words[place + 1 :]:
+            for other in arguments[place + 1 :]:
                 if other.startswith("-"):
                     break
                 after.append(other)

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
+from fedpm_lightning.configuration.class_sources import choices
 from fedpm_lightning.configuration.keys import CLASSES, ClassKey
-from fedpm_lightning.configuration.names import choices
 
 NODE = ("class_path", "init_args", "dict_kwargs")
 """What a class stands as."""

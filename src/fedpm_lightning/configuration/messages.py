@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from fedpm_lightning.checks import is_list, is_mapping
+from fedpm_lightning.configuration.class_sources import arguments, choices, find_class, parameters
 from fedpm_lightning.configuration.compose import Composition, get_key
 from fedpm_lightning.configuration.keys import CLASSES
-from fedpm_lightning.configuration.names import arguments, choices, find_class, parameters
 
 EXTRAS = {"timm": "timm"}
 """Libraries whose classes a configuration may name, and the extra that installs them."""
@@ -53,8 +53,8 @@ def shorten(message: str) -> str:
         return "\n".join(lines)
     given = re.search(r"Given value: Namespace\(class_path='[\w.]*?(\w+)', init_args=Namespace\((.*)\)\)", message)
     kept = [line for line in lines if not re.match(r"\s*(Does not validate|Subtypes:|Errors:|Given value)", line)]
-    told = [line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line]
-    return "\n".join([*told, f"in {given[1]}({given[2]})"] if given else told)
+    shown = [line.replace("- ", "", 1).strip() for line in kept if "<class 'NoneType'>" not in line]
+    return "\n".join([*shown, f"in {given[1]}({given[2]})"] if given else shown)
 
 
 def classes_in(values: Any, key: str = "") -> Iterator[Node]:
@@ -87,9 +87,9 @@ def _wrong_type(message: str, values: Mapping[str, Any], composed: Composition |
         return f"{_where(name, composed)}{name} is empty (null): give a value or leave it out"
     close = difflib.get_close_matches(value, [word for word in allowed if " " not in word], n=1)
     *others, last = dict.fromkeys(allowed)
-    told = f"{', '.join(others)} or {last}" if others else last
-    meant = f"; did you mean {close[0]}?" if close else ""
-    return f"{_where(name, composed)}{name} must be {told}, got {value}{meant}"
+    expected = f"{', '.join(others)} or {last}" if others else last
+    suggestion = f"; did you mean {close[0]}?" if close else ""
+    return f"{_where(name, composed)}{name} must be {expected}, got {value}{suggestion}"
 
 
 def _allowed(wanted: str) -> list[str]:
@@ -109,8 +109,8 @@ def _wrong_path(message: str, values: Mapping[str, Any], composed: Composition |
     spec = CLASSES.get(node.key)
     known = [*dir(sys.modules.get(found[1])), *(choices(spec.modules, spec.base) if spec else ())] if found[1] else []
     close = difflib.get_close_matches(found[2] or "", known, n=1)
-    meant = f"; did you mean {close[0]}?" if close else ""
-    return f"{_where(node.key, composed)}{node.key} {node.path}: {found[0]}{meant}"
+    suggestion = f"; did you mean {close[0]}?" if close else ""
+    return f"{_where(node.key, composed)}{node.key} {node.path}: {found[0]}{suggestion}"
 
 
 def _wrong_option(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:
@@ -123,8 +123,10 @@ def _wrong_option(message: str, values: Mapping[str, Any], composed: Composition
     known = [one.name for one in parameters(source)[0]] if source else []
     close = difflib.get_close_matches(found[1], known, n=1)
     key = f"{node.key}.{found[1]}"
-    meant = f"did you mean {close[0]}?" if close else f"fedpm fit --help {node.path.rpartition('.')[2]} lists its keys"
-    return f"{_where(key, composed)}{key} is not accepted by {node.path.rpartition('.')[2]}; {meant}"
+    suggestion = (
+        f"did you mean {close[0]}?" if close else f"fedpm fit --help {node.path.rpartition('.')[2]} lists its keys"
+    )
+    return f"{_where(key, composed)}{key} is not accepted by {node.path.rpartition('.')[2]}; {suggestion}"
 
 
 def _missing(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.compose import Composition, plain
+from fedpm_lightning.configuration.compose import Composition, short_key
 from fedpm_lightning.configuration.messages import explain
 
 
@@ -46,7 +46,7 @@ def check_nulls(settings: Mapping[str, Any], branches: Mapping[str, type], compo
             origin = composed.origin(key)
             where = "" if origin is None or origin.startswith("--") else f"{origin}: "
             raise ConfigurationError(
-                f"{where}{plain(key)} is empty (null), and takes no null: give a value or leave it out"
+                f"{where}{short_key(key)} is empty (null), and takes no null: give a value or leave it out"
             )
 
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.command_line import FILE, in_order, value_of
+from fedpm_lightning.configuration.class_sources import arguments, choices
+from fedpm_lightning.configuration.command_line import FILE, ordered_options, value_of
 from fedpm_lightning.configuration.compose import Composition, get_key
 from fedpm_lightning.configuration.experiment_keys import DEFAULTS, EXPERIMENT_KEYS, LIGHTNING_KEYS
 from fedpm_lightning.configuration.keys import BRANCHES, CLASSES
-from fedpm_lightning.configuration.names import arguments, choices
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
 
@@ -48,12 +48,12 @@ def read(argv: Sequence[str]) -> Configuration:
     Raises:
         ConfigurationError: If a file, a key or the name of a class is wrong.
     """
-    command, words = argv[0], list(argv[1:])
-    pairs = in_order(words)
+    command, options = argv[0], list(argv[1:])
+    pairs = ordered_options(options)
     print_options = tuple(pair for pair in pairs if pair[0] == "print_config")
     composed = Composition()
     composed.add_layer(DEFAULTS, "the defaults")
-    for file in _recorded_config(command, words):
+    for file in _recorded_config(command, options):
         composed.add_layer(read_file(file), str(file))
     for name, value in pairs:
         if name == FILE:
@@ -67,13 +67,13 @@ def read(argv: Sequence[str]) -> Configuration:
     return Configuration(command, composed, print_options)
 
 
-def _recorded_config(command: str, words: Sequence[str]) -> list[Path]:
+def _recorded_config(command: str, options: Sequence[str]) -> list[Path]:
     """Take R's configuration where `--run_dir R` stands alone.
 
     Raises:
         ConfigurationError: In validate and test, if no run is named or R holds no config.yaml (in fit: a new run).
     """
-    run_dir, config = value_of(words, "run_dir"), any(word.startswith(("--config", "-c")) for word in words)
+    run_dir, config = value_of(options, "run_dir"), any(option.startswith(("--config", "-c")) for option in options)
     if run_dir is not None and not run_dir.strip():
         raise ConfigurationError("run_dir is empty; leave it out for a new folder, or name one: --run_dir runs/NAME")
     if config or (run_dir is None and command == "fit"):

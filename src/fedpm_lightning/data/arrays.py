@@ -171,7 +171,7 @@ def count_classes(y: Tensor, place: str) -> int:
     return int(y.max()) + 1 if len(y) else 0
 
 
-def numbered(ids: Sequence[Any], place: str) -> Tensor:
+def number_ids(ids: Sequence[Any], place: str) -> Tensor:
     """Number client ids, which may be names, by their rank among the sorted distinct ids: int64 [n].
 
     Raises:
@@ -198,7 +198,7 @@ def with_clients(data: ArraySet, groups: Sequence[Any], tests: Sequence[Any] | N
         BrokenDataError: If one is missing.
     """
     both = [*groups, *(tests or ())]
-    ids = numbered(both, place)
+    ids = number_ids(both, place)
     written = dict(zip(ids.tolist(), both, strict=True))
     names = () if all(str(name).isdecimal() for name in both) else (str(written[k]) for k in sorted(written))
     test_groups = None if tests is None else ids[len(groups) :]

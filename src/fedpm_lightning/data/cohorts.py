@@ -12,7 +12,7 @@ from fedpm_lightning.types import ClientData
 Sampling: TypeAlias = Literal["uniform", "size", "power_of_choice"]
 
 
-def draw(sampling: Sampling, seed: int, round: int, clients: Sequence[ClientData], number: int) -> list[int]:
+def draw_cohort(sampling: Sampling, seed: int, round: int, clients: Sequence[ClientData], number: int) -> list[int]:
     """Return the ids of a round's clients, or of its candidates: a function of seed and round alone."""
     if sampling == "uniform":
         return sample_cohort(seed, round, len(clients), number)

@@ -10,12 +10,12 @@ from lightning.pytorch import LightningDataModule
 
 from fedpm_lightning.data.arrays import ArraySet, DataRequest
 from fedpm_lightning.data.batches import BatchSettings
-from fedpm_lightning.data.cohorts import Sampling, check_candidates, cohort_size, draw
+from fedpm_lightning.data.cohorts import Sampling, check_candidates, cohort_size, draw_cohort
+from fedpm_lightning.data.device_data import DeviceData, EvalLoader, RoundLoader
 from fedpm_lightning.data.partitions.base import Partition
 from fedpm_lightning.data.partitions.dirichlet import Dirichlet
 from fedpm_lightning.data.partitions.report import PartitionReport
 from fedpm_lightning.data.prepare import Prepared, prepare
-from fedpm_lightning.data.resident import EvalLoader, Resident, RoundLoader
 from fedpm_lightning.data.sources import check_columns, check_effect, load
 from fedpm_lightning.data.sources.cache import data_root
 from fedpm_lightning.types import ClientData, Cohort
@@ -121,7 +121,7 @@ class FederatedData(LightningDataModule):
         self._settings = BatchSettings(seed, batch_size, drop_last, eval_batch_size)
         self._raw: ArraySet | None = None
         self._prepared: Prepared | None = None
-        self._resident: Resident | None = None
+        self._on_device: DeviceData | None = None
 
     def prepare_data(self) -> None:
         """Download and decode in one process, so that the others find the finished copy."""
@@ -138,9 +138,9 @@ class FederatedData(LightningDataModule):
         device, dtype = torch.device("cpu"), torch.get_default_dtype()
         if self.trainer is not None:
             device, dtype = self.trainer.strategy.root_device, INPUT_DTYPES.get(self.trainer.precision, torch.float32)
-        if self._resident is None or (self._resident.device, self._resident.dtype) != (device, dtype):
+        if self._on_device is None or (self._on_device.device, self._on_device.dtype) != (device, dtype):
             chosen = self._prepared.data.augmented(self.augment)
-            self._resident = Resident.on(device, dtype, self._prepared, chosen, self.partition, self._settings)
+            self._on_device = DeviceData.on(device, dtype, self._prepared, chosen, self.partition, self._settings)
 
     @property
     def prepared(self) -> Prepared:
@@ -151,12 +151,12 @@ class FederatedData(LightningDataModule):
         return self._prepared
 
     @property
-    def resident(self) -> Resident:
+    def on_device(self) -> DeviceData:
         """Clients and loaders on the training device; reading it runs `setup` when that has not happened."""
-        if self._resident is None:
+        if self._on_device is None:
             self.setup()
-        assert self._resident is not None
-        return self._resident
+        assert self._on_device is not None
+        return self._on_device
 
     @property
     def num_classes(self) -> int:
@@ -171,7 +171,7 @@ class FederatedData(LightningDataModule):
     @property
     def input_facts(self) -> dict[str, Any]:
         """What the network gets: shape and dtype of an input, mean and deviation that images are normalised by."""
-        resident, normalise = self.resident, self.resident.pool.normalise
+        resident, normalise = self.on_device, self.on_device.pool.normalise
         x = resident.pool.x
         dtype = resident.dtype if normalise is not None else x.dtype
         scale = {} if normalise is None else {"mean": normalise.mean, "std": normalise.std}
@@ -190,7 +190,7 @@ class FederatedData(LightningDataModule):
     @property
     def eval_names(self) -> list[str]:
         """Names of the loaders that `val_dataloader` returns, in its order: "val" (if held out), "test"."""
-        return list(self.resident.loaders)
+        return list(self.on_device.loaders)
 
     def client(self, k: int) -> ClientData:
         """Return client k's data.
@@ -200,11 +200,11 @@ class FederatedData(LightningDataModule):
         """
         if not 0 <= k < self.num_clients:
             raise ValueError(f"client {k} is outside 0..{self.num_clients - 1}")
-        return self.resident.clients[k]
+        return self.on_device.clients[k]
 
     def cohort(self, round: int) -> Cohort:
         """Return the clients of a round, or its candidates: a function of seed and round alone."""
-        ids = draw(self.sampling, self.seed, round, self.resident.clients, self.candidates or self.cohort_size)
+        ids = draw_cohort(self.sampling, self.seed, round, self.on_device.clients, self.candidates or self.cohort_size)
         keep = None if self.candidates is None else self.cohort_size
         return Cohort(round, [self.client(k) for k in ids], self.sampling, keep)
 
@@ -214,11 +214,11 @@ class FederatedData(LightningDataModule):
 
     def val_dataloader(self) -> list[EvalLoader]:
         """Return the evaluation loaders, named by `eval_names`."""
-        return list(self.resident.loaders.values())
+        return list(self.on_device.loaders.values())
 
     def test_dataloader(self) -> list[EvalLoader]:
         """Return the test loader, as a list of at most one."""
-        return [loader for name, loader in self.resident.loaders.items() if name == "test"]
+        return [loader for name, loader in self.on_device.loaders.items() if name == "test"]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Leave a cohort as it is: its data are on the device already, and its clients are not tensors."""

@@ -83,7 +83,7 @@ class LocalNewton(Method):
             ValueError: If the network is too large for the preconditioner.
         """
         if self.sample is not None:
-            self.preconditioner.look_at(net, self.sample)
+            self.preconditioner.inspect_network(net, self.sample)
         lines = self.preconditioner.explain(net)
         self.blocks = self.preconditioner.blocks(net)
         if self.preconditioner.stackable(net) == "no":

@@ -97,7 +97,7 @@ class ContrastiveSGD(SGD):
 
     def set_batch(self, model: LocalModel, batch: Batch) -> None:
         """Take the gradient of mu l_con on the batch of the next step."""
-        head, x, leaves = self._method.head, model.laid_out(batch[0]), list(model.params.values())
+        head, x, leaves = self._method.head, model.in_memory_format(batch[0]), list(model.params.values())
         with torch.no_grad():
             z_glob, z_prev = (features(model, at, head, x) for at in (self._theta, self._previous))
         loss = self._method.mu * contrast(features(model, model.params, head, x), z_glob, z_prev, self._method.tau)

@@ -51,7 +51,7 @@ class LocalPreconditioner(ABC):
     preconditions_steps: bool = True
     """Whether local steps use P; False: it is gathered for the mixing alone."""
 
-    def look_at(self, net: nn.Module, inputs: Tensor) -> None:  # noqa: B027 - most have nothing to look at
+    def inspect_network(self, net: nn.Module, inputs: Tensor) -> None:  # noqa: B027 - most have nothing to look at
         """Look at how `net` treats a batch of inputs, before `blocks`; the frame calls it where it has samples."""
 
     def aligned(self, batches: float) -> LocalPreconditioner:

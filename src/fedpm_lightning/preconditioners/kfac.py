@@ -138,7 +138,7 @@ class KfacOptimizer(PreconditionedOptimizer):
             return
         with evaluating(model.net), collect_errors(model.net, self.layers, few=False) as E:
             with collect_input_rows(model.net, self.layers) as X:
-                loss = model.objective.loss(model.net(model.laid_out(batch[0])), batch[1])
+                loss = model.objective.loss(model.net(model.in_memory_format(batch[0])), batch[1])
             torch.autograd.grad(loss, list(self.leaves.values()), allow_unused=True)
         self._weight = self.kfac.ema * self._weight + 1.0
         with torch.no_grad(), full_precision(batch[0].device):

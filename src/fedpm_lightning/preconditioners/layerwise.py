@@ -25,7 +25,7 @@ class LayerPreconditioner(LocalPreconditioner):
     """In which ways the network uses its weights, once the frame had samples to look at it."""
 
     @override
-    def look_at(self, net: nn.Module, inputs: Tensor) -> None:
+    def inspect_network(self, net: nn.Module, inputs: Tensor) -> None:
         self.uses = weight_uses(net, inputs)
 
     @abstractmethod

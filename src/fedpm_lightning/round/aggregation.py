@@ -15,8 +15,8 @@ from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.errors import AggregationError, DivergedError, EmptyRoundError
 from fedpm_lightning.round.hooks import Hooks
 from fedpm_lightning.server.aggregator import Aggregator
+from fedpm_lightning.server.distributed_sums import DistributedSums
 from fedpm_lightning.server.mixing import RunningMean
-from fedpm_lightning.server.over_ranks import OverRanks
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import ClientUpdate, Params
 
@@ -96,7 +96,7 @@ class Aggregation(Hooks):
         self.empty_rounds = 0
         round.record("train/loss", float(self.sums.loss.finish()["loss"]))
         target = self.finish(round, self.sums.aggregator)
-        self.sums.move_buffers(round)
+        self.sums.update_buffers(round)
         self.rounds_aggregated += 1
         return target
 
@@ -141,28 +141,28 @@ class _Sums:
         self.aggregator = aggregator
         self._sent = round.broadcast.buffers if round.federation.buffer_policy == "mix" else {}
         # A client uploads the buffers that its training has changed; the others count as what it received.
-        self._buffers, self._moved = RunningMean(self._sent), torch.zeros(len(self._sent), dtype=torch.float64)
+        self._buffers, self._times_changed = RunningMean(self._sent), torch.zeros(len(self._sent), dtype=torch.float64)
         self.loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
         self.returned = torch.zeros(2, dtype=torch.float64)  # clients, and the sum of their weights
         ordered = round.federation.reduce == "ordered"
-        self.clients = OverRanks[ClientUpdate](self._add, self._tensors, ordered, round.device)
+        self.clients = DistributedSums[ClientUpdate](self._add, self._tensors, ordered, round.device)
 
     def _add(self, update: ClientUpdate, weight: float) -> None:
         self.aggregator.add(update, weight)
         if self._sent:
             self._buffers.add({**self._sent, **update.buffers}, weight)
-            self._moved += torch.tensor([name in update.buffers for name in self._sent], dtype=torch.float64)
+            self._times_changed += torch.tensor([name in update.buffers for name in self._sent], dtype=torch.float64)
         loss = torch.tensor(update.metrics.get("loss", float("nan")), dtype=torch.float64)
         self.loss.add({"loss": loss}, weight)
         self.returned += torch.tensor([1.0, weight], dtype=torch.float64)
 
     def _tensors(self) -> list[torch.Tensor]:
         sums = [*self.aggregator.tensors(), *self._buffers.tensors(), *self.loss.tensors()]
-        return [self.returned, self._moved, *sums]
+        return [self.returned, self._times_changed, *sums]
 
-    def move_buffers(self, round: Round) -> None:
+    def update_buffers(self, round: Round) -> None:
         """Copy the mean of every buffer that somebody changed into the network."""
-        own, moved = dict(round.federation.net.named_buffers()), self._moved.tolist()
+        own, moved = dict(round.federation.net.named_buffers()), self._times_changed.tolist()
         for (name, value), by in zip(self._buffers.finish().items() if moved else (), moved, strict=True):
             if by:
                 own[name].copy_(value)

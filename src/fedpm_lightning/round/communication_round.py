@@ -15,9 +15,9 @@ from fedpm_lightning.ranks import own_clients
 from fedpm_lightning.rng import preserve_generators, torch_generator
 from fedpm_lightning.round.evaluation import check_loss, check_model
 from fedpm_lightning.round.selection import choose_by_loss
+from fedpm_lightning.server.distributed_sums import DistributedSums
 from fedpm_lightning.server.mixing import RunningMean
 from fedpm_lightning.server.optimizers import Assign, set_target
-from fedpm_lightning.server.over_ranks import OverRanks
 from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, Cohort, Params
 
 if TYPE_CHECKING:
@@ -35,21 +35,21 @@ class Round:
         sampled: The cohort as it was drawn; a hook may remove some of them from `cohort`.
         broadcast: What the server sends.
         candidates: Of power-of-choice sampling, the clients that were asked for their loss; empty otherwise.
-        further_bytes: Bytes up and down of this rank's clients beside broadcasts and uploads.
+        extra_bytes: Bytes up and down of this rank's clients beside broadcasts and uploads.
     """
 
     def __init__(self, federation: Federation, cohort: Cohort) -> None:
         self.federation, self.cohort = federation, cohort
         self.sampled = list(cohort.clients)
         self.candidates: list[ClientData] = []
-        self.further_bytes = [0, 0]
+        self.extra_bytes = [0, 0]
         self.broadcast: Broadcast = federation.make_broadcast(cohort.round)
 
     def run(self, optimizer: Optimizer) -> None:
         """Train the cohort, aggregate, and move theta with the server optimizer."""
-        tell = self.federation.tell
+        call_hook = self.federation.call_hook
         self.federation.store.discard()  # what a round that was given up has left
-        tell("on_round_start", self)
+        call_hook("on_round_start", self)
         local = self.local()
         with preserve_generators():
             if self.cohort.keep is not None:
@@ -57,14 +57,14 @@ class Round:
             if self.prepare(local):
                 for update, state in self.federation.executor.train(local, self.own_clients()):
                     self.receive(update, state)
-        tell("on_before_aggregate", self)
+        call_hook("on_before_aggregate", self)
         target = self.federation.aggregation.aggregate(self)
         check_loss(self.number, "train/loss", self.row.get("train/loss"), self.federation.max_loss)
         if target:
-            tell("on_after_aggregate", self, target)
+            call_hook("on_after_aggregate", self, target)
         self.server_step(optimizer, target)
         self.federation.store.commit(self.number)
-        tell("on_round_end", self)
+        call_hook("on_round_end", self)
 
     # ---------------------------------------------------------------- what hooks need
 
@@ -109,29 +109,29 @@ class Round:
 
     def local(self) -> LocalRound:
         """Return what the clients of this round share."""
-        of = self.federation
+        federation = self.federation
         return LocalRound(
             self.broadcast,
-            of.method,
-            of.scratch,
-            of.work,
-            of.store,
-            of.buffer_policy,
-            of.on_bad_client,
-            of.seed,
-            self.client_starts,
-            self.client_ends if of.listens("on_client_end") else None,
-            of.print,
-            None if of.message is None else partial(self.pack, of.message),
+            federation.method,
+            federation.scratch,
+            federation.work,
+            federation.store,
+            federation.buffer_policy,
+            federation.on_bad_client,
+            federation.seed,
+            self.announce_client,
+            self.announce_upload if federation.has_hook("on_client_end") else None,
+            federation.print,
+            None if federation.message is None else partial(self.pack, federation.message),
         )
 
-    def client_starts(self, data: ClientData) -> None:
+    def announce_client(self, data: ClientData) -> None:
         """Tell everyone that a client starts."""
-        self.federation.tell("on_client_start", self, data)
+        self.federation.call_hook("on_client_start", self, data)
 
-    def client_ends(self, update: ClientUpdate) -> None:
+    def announce_upload(self, update: ClientUpdate) -> None:
         """Let everyone see or change what a client is about to send."""
-        self.federation.tell("on_client_end", self, update)
+        self.federation.call_hook("on_client_end", self, update)
 
     def pack(self, message: Message, update: ClientUpdate, kept: ClientState) -> ClientState:
         """Put an update into the form in which it is sent; return what is kept for the client's next one."""
@@ -139,9 +139,9 @@ class Round:
         draws = torch_generator(self.federation.seed, "message", self.number, update.client)
         return message.pack(update, start, kept, self.number, draws)
 
-    def update_arrives(self, update: ClientUpdate) -> None:
+    def announce_arrival(self, update: ClientUpdate) -> None:
         """Tell everyone what has arrived at the server."""
-        self.federation.tell("on_update_received", self, update)
+        self.federation.call_hook("on_update_received", self, update)
 
     def own_clients(self) -> list[ClientData]:
         """Return the clients that this rank trains: those with samples; one with a state stays on its rank."""
@@ -159,13 +159,13 @@ class Round:
         if not self.method.needs_preparation:
             return True
         mean = RunningMean(self.broadcast.params)
-        messages = OverRanks[Params](mean.add, mean.tensors, self.federation.reduce == "ordered", self.device)
+        messages = DistributedSums[Params](mean.add, mean.tensors, self.federation.reduce == "ordered", self.device)
         for data in self.own_clients():
             answer = local.prepare(data)
             if answer is not None:
                 update, state = answer
                 self.federation.store.put(data.client, state)
-                self.update_arrives(update)
+                self.announce_arrival(update)
                 messages.put(data.client, update.params, self.weight(update))
         messages.finish()
         if not mean.total_weight:
@@ -180,7 +180,7 @@ class Round:
         """
         if not update.dropped:
             self.federation.store.put(update.client, state)
-            self.update_arrives(update)
+            self.announce_arrival(update)
             self.federation.aggregation.receive(self, update)
 
     def server_step(self, optimizer: Optimizer, target: Params) -> None:

@@ -19,10 +19,10 @@ from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.client.store import ClientStore
 from fedpm_lightning.compression.message import Message
 from fedpm_lightning.methods.base import Method
-from fedpm_lightning.nested import copied
+from fedpm_lightning.nested import copy_nested
 from fedpm_lightning.round.aggregation import Aggregation
 from fedpm_lightning.round.evaluation import Evaluation
-from fedpm_lightning.round.hooks import Hooks, implemented
+from fedpm_lightning.round.hooks import Hooks, implemented_hooks
 from fedpm_lightning.schedules import Constant, Schedule
 from fedpm_lightning.server.optimizers import Assign, build
 from fedpm_lightning.types import Broadcast, ClientUpdate, LocalWork, Params, ServerState, clone_params
@@ -120,7 +120,7 @@ class Experiment:
         chunk = at_least("model.clients_per_chunk", 1 if clients_per_chunk is None else clients_per_chunk, 1)
         self.clients_per_chunk = None if clients_per_chunk is None else int(chunk)
         self.executor = Sequential()
-        self._trained_before: tuple[str, int] = ("", 1)  # what a checkpoint's run decided
+        self._restored_executor: tuple[str, int] = ("", 1)  # what a checkpoint's run decided
         self.evaluation = Evaluation(self.objective, channels_last)
         self.server_state: ServerState = {}
         self.row: Row = {}
@@ -161,7 +161,7 @@ class Experiment:
             buffers=clone_params(dict(self.net.named_buffers())),
             lr_factor=self.lr_schedule.factor(round, self.rounds),
             buffers_sent=self.buffer_policy == "mix",
-            extra=copied(self.method.broadcast_extra(self.server_state)),
+            extra=copy_nested(self.method.broadcast_extra(self.server_state)),
         )
         if self.message is not None:
             self.message.pack_broadcast(broadcast)
@@ -187,13 +187,13 @@ class Experiment:
             raise ValueError(f"trainer.callbacks: {names} each aggregate a round: leave all but one out")
         self.aggregation = own[0] if own else Aggregation()
         self.hooks: list[Hooks] = [*hooks] if own else [*hooks, self.aggregation]
-        self._implemented = implemented(self.hooks)
+        self._implemented = implemented_hooks(self.hooks)
 
-    def tell(self, hook: str, *arguments: Any) -> None:
+    def call_hook(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all who have written it."""
         for call in self._implemented[hook]:
             call(*arguments)
 
-    def listens(self, hook: str) -> bool:
+    def has_hook(self, hook: str) -> bool:
         """Whether anybody has written a hook."""
         return bool(self._implemented[hook])

@@ -82,7 +82,7 @@ class Federation(Experiment):
 
         A resumed run goes on as it began: a trial at another theta might decide otherwise, and move the last bits.
         """
-        name, chunk = self._trained_before
+        name, chunk = self._restored_executor
         if name in EXECUTORS and self.executor_name in (name, "auto"):
             self.executor = EXECUTORS[name].make(self.clients_per_chunk or chunk, self.method.stackable)
             return []
@@ -142,6 +142,6 @@ class Federation(Experiment):
         """Restore the server's and, where wanted, the clients' states."""
         self.server_state = state["server"]
         name, chunk = state.get("executor", ("", 1))
-        self._trained_before = str(name), int(chunk)
+        self._restored_executor = str(name), int(chunk)
         if clients:
             self.store.load_state_dict(state["clients"], state.get("changed"))

@@ -40,7 +40,7 @@ class Hooks:
         """Theta has moved; evaluation follows."""
 
 
-def implemented(hooks: Sequence[Hooks]) -> dict[str, list[Callable[..., None]]]:
+def implemented_hooks(hooks: Sequence[Hooks]) -> dict[str, list[Callable[..., None]]]:
     """Return, for every hook, the methods that somebody has written, in the order of `hooks`."""
     names = [name for name in vars(Hooks) if name.startswith("on_")]
     return {

@@ -36,7 +36,7 @@ def choose_by_loss(round: Round, keep: int) -> None:
         return  # an empty round, of those who were sampled
     theta = replace(round.broadcast, extra={}).wire_bytes
     passed_over = sum(data.client not in chosen for data in own)
-    round.further_bytes = [wire_bytes(0.0) * len(own), theta * passed_over]
+    round.extra_bytes = [wire_bytes(0.0) * len(own), theta * passed_over]
     round.candidates = [data for data in round.cohort.clients if data.client in losses]
     round.cohort.clients = [data for data in round.cohort.clients if data.client in chosen]
     round.sampled = list(round.cohort.clients)

@@ -167,7 +167,7 @@ class RunningPreconditionedMix:
         if self._diagonal is not None:
             self._diagonal.add_(difference * here.diagonal().unsqueeze(-2), alpha=weight)
 
-    def _settle(self) -> None:
+    def _add_shared_products(self) -> None:
         """Add the products with A_0 to the sums."""
         if self._shared is None or self.factors.start is None:
             return
@@ -189,7 +189,7 @@ class RunningPreconditionedMix:
 
     def tensors(self) -> list[Tensor]:
         """Return the running sums, to be all-reduced in place."""
-        self._settle()
+        self._add_shared_products()
         return [*self.factors.tensors(), self._S2, self._D, *([] if self._diagonal is None else [self._diagonal])]
 
     def finish(self) -> Tensor:
@@ -211,7 +211,7 @@ class RunningPreconditionedMix:
 
     def _shrunk(self) -> tuple[Tensor, Tensor]:
         """Return S1 and S2 of the P_i whose off-diagonal entries are multiplied by `off_diagonal`."""
-        self._settle()
+        self._add_shared_products()
         S1, S2 = self.factors.S1, self._S2
         if self._diagonal is None:
             return S1, S2

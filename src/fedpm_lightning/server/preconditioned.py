@@ -134,7 +134,7 @@ class PreconditionedAggregator(Aggregator):
             CurvatureError: If sum w_i P_i is not positive definite.
         """
         target = self._mean.finish()
-        keep_factors(self._kept, self.factor_means(), self._theta)
+        store_mean_factors(self._kept, self.factor_means(), self._theta)
         for layer in self._layers:
             mix = self._mixes[layer.name]
             target |= {} if mix.empty else layer.unpack(mix.finish(), self._theta)
@@ -175,11 +175,11 @@ class FactorGatheringMean(MeanAggregator):
 
     def finish(self) -> Params:
         """Return sum w_i theta_i / sum w_i; keep the mean factors."""
-        keep_factors(self._kept, self.factor_means(), self._theta)
+        store_mean_factors(self._kept, self.factor_means(), self._theta)
         return super().finish()
 
 
-def keep_factors(server: ServerState | None, means: Mapping[str, RunningFactorMean], theta: Params) -> None:
+def store_mean_factors(server: ServerState | None, means: Mapping[str, RunningFactorMean], theta: Params) -> None:
     """Put the clients' mean A of each layer into the server's state, in theta's precision (float32 at least).
 
     A layer that no client of the round ran keeps the A of an earlier round.

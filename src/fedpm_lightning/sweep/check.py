@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import yaml
 
-from fedpm_lightning.configuration.command_line import FILE, spell
+from fedpm_lightning.configuration.command_line import FILE, python_to_yaml
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.points import Point
@@ -32,7 +32,7 @@ def check_points(points: Sequence[Point], metric: Metric | None = None) -> int:
     chosen = list(covering(points))
     for point in chosen:
         try:
-            settings = parsed(point.words)
+            settings = parsed(point.arguments)
             _build(settings)
             _arrived(point, settings)
             check_metric(metric, settings)
@@ -85,8 +85,8 @@ def _structural(key: str, value: Any) -> bool:
     return key.startswith(f"{FILE}.") or key in CLASSES or isinstance(value, dict)
 
 
-def parsed(words: Sequence[str]) -> Any:
-    """Parse the words of `fedpm` as a run would, without a folder, a seed or a trainer.
+def parsed(arguments: Sequence[str]) -> Any:
+    """Parse the arguments of `fedpm` as a run would, without a folder, a seed or a trainer.
 
     Returns:
         The command's settings.
@@ -99,7 +99,7 @@ def parsed(words: Sequence[str]) -> Any:
     output = io.StringIO()
     try:
         with contextlib.redirect_stderr(output), contextlib.redirect_stdout(io.StringIO()):
-            return parse(words)
+            return parse(arguments)
     except ValueError as error:
         raise SweepError(str(error)) from None
     except SystemExit:
@@ -128,7 +128,7 @@ def _arrived(point: Point, settings: Any) -> None:
     for key, value in point.params.items():
         if key.startswith(f"{FILE}."):
             continue
-        got, expected = lookup(settings, key), yaml.safe_load(spell(str(value)))
+        got, expected = lookup(settings, key), yaml.safe_load(python_to_yaml(str(value)))
         if not same(got, expected):
             raise SweepError(f"--{key}={value} does not arrive: the run would use {got!r}")
 

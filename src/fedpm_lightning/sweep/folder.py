@@ -22,7 +22,7 @@ from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.sweep_file import Metric
 
 State: TypeAlias = Literal["finished", "diverged", "unfinished", "new"]
-OVER: tuple[State, ...] = ("finished", "diverged")
+DONE: tuple[State, ...] = ("finished", "diverged")
 """States of a point that is not run again: a divergence is a result, and would only come out again."""
 
 
@@ -59,7 +59,7 @@ class SweepFolder:
             lines = self.points_file.read_text(encoding="utf-8").splitlines()
         except OSError:
             raise SweepError(f"{self.path} has no points.jsonl: give the folder of a sweep") from None
-        return [Point(**json.loads(line)) for line in lines]
+        return [Point.from_json(line) for line in lines]
 
     def summary(self, point: Point) -> dict[str, Any]:
         """Return a point's summary.json; empty before its first round."""

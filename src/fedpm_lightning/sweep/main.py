@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedpm_lightning.sweep import SweepError
-from fedpm_lightning.sweep.folder import OVER, SweepFolder, write_results
+from fedpm_lightning.sweep.folder import DONE, SweepFolder, write_results
 from fedpm_lightning.sweep.options import make_parser
 from fedpm_lightning.sweep.points import Point, make_points
 from fedpm_lightning.sweep.slurm import Slurm, check_lead, pairs, sbatch_script, submit
@@ -27,15 +27,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check, run or submit a sweep.
 
     Args:
-        argv: The words after `fedpm sweep`; default: the command line.
+        argv: The arguments after `fedpm sweep`; default: the command line.
 
     Returns:
         0 with every point finished (or diverged: that is a result), 1 if a point failed, 2 if the sweep is wrong,
         128 + n after signal n; with --index the exit code of that run.
     """
-    words = list(sys.argv[2:] if argv is None else argv)
-    cut = words.index("--") if "--" in words else len(words)
-    args, extra = make_parser().parse_args(words[:cut]), words[cut + 1 :]
+    arguments = list(sys.argv[2:] if argv is None else argv)
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    args, extra = make_parser().parse_args(arguments[:cut]), arguments[cut + 1 :]
     try:
         return _run(args, extra)
     except SweepError as error:
@@ -56,7 +56,7 @@ def _run(args: argparse.Namespace, extra: list[str]) -> int:
     folder = SweepFolder((args.folder or Path("runs/sweeps") / _slug(sweep.name)).resolve())
     if args.dry_run and not args.slurm:
         for point in points:
-            print(shlex.join(["fedpm", *point.words, f"--run_dir={folder.run_dir(point)}"]))
+            print(shlex.join(["fedpm", *point.arguments, f"--run_dir={folder.run_dir(point)}"]))
         return 0
     slurm = asked_of_slurm(args)
     checked(given, points, timing=args.check and not args.no_timing)
@@ -137,7 +137,7 @@ def run_here(args: argparse.Namespace, sweep: SweepFile, folder: SweepFolder, po
         console.print(f"failed: {point.name}, exit code {progress.codes[point.name]}", style="bold red", markup=False)
         console.print(_tail(folder.log(point)), markup=False)
     if runner.signal is not None:
-        left = sum(folder.state(point) not in OVER for point in points)
+        left = sum(folder.state(point) not in DONE for point in points)
         console.print(f"stopped: {left} of {len(points)} points are left; the same command goes on", markup=False)
         return 128 + runner.signal
     return 1 if progress.failed else 0
@@ -167,7 +167,7 @@ def asked_of_slurm(args: argparse.Namespace) -> Slurm | None:
 
 def submit_array(slurm: Slurm, sweep: SweepFile, folder: SweepFolder, points: Sequence[Point], dry_run: bool) -> int:
     """Write the batch file of the points that are not finished, and submit it."""
-    left = [point.index for point in points if folder.state(point) not in OVER]
+    left = [point.index for point in points if folder.state(point) not in DONE]
     if not left:
         print(f"nothing to submit: all {len(points)} points are finished; fedpm compare {folder.path}")
         return 0
@@ -183,7 +183,7 @@ def submit_array(slurm: Slurm, sweep: SweepFile, folder: SweepFolder, points: Se
 def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     """Run one point of a sweep's folder in this process: one task of a job array."""
     from fedpm_lightning.checkpoints.run_folder import lock
-    from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, run_words
+    from fedpm_lightning.sweep.worker import RUNNING_ELSEWHERE, SWEEP, run_fedpm
 
     if args.folder is None:
         raise SweepError("--index needs --folder: the folder of a sweep, which holds points.jsonl")
@@ -192,14 +192,14 @@ def run_one(args: argparse.Namespace, extra: list[str]) -> int:
     if not 0 <= args.index < len(points):
         raise SweepError(f"--index must be from 0 to {len(points) - 1}, got {args.index}")
     point = points[args.index]
-    if folder.state(point) in OVER:
+    if folder.state(point) in DONE:
         print(f"{point.name} is {folder.state(point)} already")
         return 0
     if lock(folder.log(point)) is None:
         print(f"{point.name} is running in another process", file=sys.stderr)
-        return ELSEWHERE
+        return RUNNING_ELSEWHERE
     os.environ[SWEEP] = folder.path.name
-    return run_words([*point.words, *extra, f"--run_dir={folder.run_dir(point)}"])
+    return run_fedpm([*point.arguments, *extra, f"--run_dir={folder.run_dir(point)}"])
 
 
 def _tail(log: Path) -> str:

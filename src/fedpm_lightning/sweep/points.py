@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from fedpm_lightning.configuration import ConfigurationError
-from fedpm_lightning.configuration.command_line import FILE, in_order, options
+from fedpm_lightning.configuration.command_line import FILE, options, ordered_options
 from fedpm_lightning.configuration.keys import Effect, effect
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.configuration.yaml_text import read_file
@@ -33,17 +33,23 @@ class Point:
         index: Its place in the sweep's folder, which a job array counts by.
         name: A readable part and the hash of what it runs; the name of its run's folder.
         params: The values that the sweep chose.
-        words: What follows `fedpm` on its command line, without the run's folder.
+        arguments: What follows `fedpm` on its command line, without the run's folder.
     """
 
     index: int
     name: str
     params: dict[str, Any]
-    words: list[str]
+    arguments: list[str]
 
     def to_json(self) -> str:
         """Write the point as one line."""
         return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> Point:
+        """Read a line of `to_json`; older sweeps call the arguments `words`."""
+        fields = json.loads(line)
+        return cls(fields["index"], fields["name"], fields["params"], fields.get("arguments") or fields["words"])
 
 
 def make_points(sweep: SweepFile, extra: Sequence[str] = (), number: int | None = None, seed: int = 0) -> list[Point]:
@@ -51,7 +57,7 @@ def make_points(sweep: SweepFile, extra: Sequence[str] = (), number: int | None 
 
     Args:
         sweep: The sweep file; its method is grid or random.
-        extra: Further words for every point, after those of the sweep.
+        extra: Further arguments for every point, after those of the sweep.
         number: How many: the first of a grid, or random ones; by default the file's run_cap.
         seed: Decides the random points.
 
@@ -64,9 +70,9 @@ def make_points(sweep: SweepFile, extra: Sequence[str] = (), number: int | None 
     varied = [key for key in sweep.parameters if len({repr(params[key]) for params in chosen}) > 1]
     points: dict[str, Point] = {}
     for params in chosen:
-        words = [*fedpm_words(sweep.command, params), *extra]
-        name = f"{readable(params, varied)}-{identity(words, params)}".lstrip("-")
-        points.setdefault(name, Point(len(points), name, params, words))
+        arguments = [*fedpm_arguments(sweep.command, params), *extra]
+        name = f"{readable(params, varied)}-{identity(arguments, params)}".lstrip("-")
+        points.setdefault(name, Point(len(points), name, params, arguments))
     return list(points.values())
 
 
@@ -111,18 +117,18 @@ def _short(key: str, value: Any) -> str:
     return f"s{shown}" if key == SEED else f"{key.rsplit('.', 1)[-1]}{shown}"
 
 
-def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
+def identity(arguments: Sequence[str], chosen: Iterable[str] = ()) -> str:
     """Hash what decides a run's figures: the options, and what is IN the files, so that a changed file is a new run.
 
     Args:
-        words: The command and its options.
+        arguments: The command and its options.
         chosen: Options that count whatever they decide: those that the sweep varies.
 
     Raises:
         SweepError: If a file or an option cannot be read.
     """
     try:
-        given = in_order(words[1:])
+        given = ordered_options(arguments[1:])
         layers = [read_file(locate("configs", value)) for name, value in given if name == FILE]
     except ConfigurationError as cause:
         raise SweepError(str(cause)) from None
@@ -130,7 +136,7 @@ def identity(words: Sequence[str], chosen: Iterable[str] = ()) -> str:
     counted.pop(FILE, None)
     if "data.source" in counted:  # the same data may lie in another folder; another name may be other data
         counted["data.source"] = PurePath(counted["data.source"]).name
-    text = json.dumps([words[0], layers, counted], sort_keys=True, default=str)
+    text = json.dumps([arguments[0], layers, counted], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -140,23 +146,23 @@ def command_line(command: Iterable[str], params: Mapping[str, Any]) -> list[str]
     Raises:
         SweepError: If it holds a macro that has no meaning here.
     """
-    words: list[str] = []
+    arguments: list[str] = []
     for word in command:
         macro = word[2:-1] if word.startswith("${") and word.endswith("}") else ""
         if macro == "env":
-            words.append("/usr/bin/env")
+            arguments.append("/usr/bin/env")
         elif macro == "args":
-            words += [f"--{key}={value}" for key, value in params.items()]
+            arguments += [f"--{key}={value}" for key, value in params.items()]
         elif macro == "args_no_equals":
-            words += [part for key, value in params.items() for part in (f"--{key}", str(value))]
+            arguments += [part for key, value in params.items() for part in (f"--{key}", str(value))]
         elif macro and not macro.startswith("envvar:"):
             raise SweepError(f"command: {word} cannot be used; write the word itself, or ${{env}} and ${{args}}")
         else:
-            words.append(re.sub(r"\$\{envvar:([A-Z0-9_]*)\}", lambda m: os.environ.get(m[1], m[1]), word))
-    return words
+            arguments.append(re.sub(r"\$\{envvar:([A-Z0-9_]*)\}", lambda m: os.environ.get(m[1], m[1]), word))
+    return arguments
 
 
-def fedpm_words(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
+def fedpm_arguments(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
     """Return what follows `fedpm` in the command line: the command and its options."""
-    words = command_line(command, params)
-    return words[words.index("fedpm") + 1 :]
+    arguments = command_line(command, params)
+    return arguments[arguments.index("fedpm") + 1 :]

@@ -19,9 +19,9 @@ from types import FrameType
 from typing import Any, Protocol
 
 from fedpm_lightning.sweep.devices import slot_environment
-from fedpm_lightning.sweep.folder import OVER, SweepFolder
+from fedpm_lightning.sweep.folder import DONE, SweepFolder
 from fedpm_lightning.sweep.points import Point
-from fedpm_lightning.sweep.worker import ELSEWHERE, SWEEP, work
+from fedpm_lightning.sweep.worker import RUNNING_ELSEWHERE, SWEEP, work
 
 _INTERRUPTED = {128 + int(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)} | {-int(signal.SIGTERM)}
 _WRONG_COMMAND = 2
@@ -115,7 +115,7 @@ class Runner:
         """
         progress = Progress(points)
         for point in points:
-            if self.folder.state(point) in OVER:
+            if self.folder.state(point) in DONE:
                 progress.codes[point.name] = 0
             else:
                 progress.waiting.append(point)
@@ -150,9 +150,9 @@ class Runner:
         point = progress.waiting.popleft()
         slot = min(set(range(self.jobs)) - {job.slot for job in progress.running})
         environment = self._environment | slot_environment(slot, self.jobs, self.devices, self._environment)
-        words = [*point.words, f"--run_dir={self.folder.run_dir(point)}"]
-        arguments = (words, str(self.folder.log(point)), environment)
-        process = self._context.Process(target=work, args=arguments, name=point.name)
+        arguments = [*point.arguments, f"--run_dir={self.folder.run_dir(point)}"]
+        given = (arguments, str(self.folder.log(point)), environment)
+        process = self._context.Process(target=work, args=given, name=point.name)
         process.start()
         self._tries[point.name] = self._tries.get(point.name, 0) + 1
         return Job(point, slot, process, time.monotonic())
@@ -164,10 +164,10 @@ class Runner:
         progress.codes[name] = code
         seconds = time.monotonic() - job.begun
         took = f"{seconds:.0f} s"
-        if state in OVER:
+        if state in DONE:
             progress.took.append(seconds)
             display.event(f"{state}  {name}  {took}")
-        elif code == ELSEWHERE:
+        elif code == RUNNING_ELSEWHERE:
             progress.elsewhere.append(point)
             display.event(f"left out  {name}: another process is running it")
         elif self.signal is not None and code in _INTERRUPTED:

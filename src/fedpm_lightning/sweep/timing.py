@@ -35,7 +35,7 @@ def timed_round(point: Point) -> float:
         contextlib.redirect_stderr(printed),
     ):
         begun = time.monotonic()
-        code = main([*point.words, "--rounds=1", f"--run_dir={folder}", "--trainer.logger=false"])
+        code = main([*point.arguments, "--rounds=1", f"--run_dir={folder}", "--trainer.logger=false"])
         took = time.monotonic() - begun
         rows = read_rows(Path(folder, "metrics.csv"))
     if code or not rows:
@@ -54,11 +54,11 @@ def hours(points: Sequence[Point], seconds: float) -> float:
     costs: dict[tuple[str, ...], float] = {}
     total = 0.0
     for point in points:
-        key = tuple(option.words[0] for option in options(point.words[1:]) if option.name != SEED)
+        key = tuple(option.tokens[0] for option in options(point.arguments[1:]) if option.name != SEED)
         if key not in costs:
-            costs[key] = _work(parsed(point.words))
+            costs[key] = _work(parsed(point.arguments))
         total += costs[key]
-    rounds_timed = float(parsed(points[0].words)["rounds"])
+    rounds_timed = float(parsed(points[0].arguments)["rounds"])
     first = next(iter(costs.values())) / rounds_timed
     return total / first * seconds / 3600
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 from fedpm_lightning.checkpoints.run_folder import lock
 
-ELSEWHERE = 75
+RUNNING_ELSEWHERE = 75
 """Exit code of a point that another process is running already (EX_TEMPFAIL)."""
 
 SWEEP = "FEDPM_SWEEP"
 """Tells a run the name of its sweep, which becomes a tag in W&B."""
 
 
-def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
-    """Run `fedpm` with the given words and leave the process with its exit code.
+def work(arguments: Sequence[str], log: str, environment: Mapping[str, str]) -> None:
+    """Run `fedpm` with the given arguments and leave the process with its exit code.
 
     Args:
-        words: The command and its options, the run's folder included.
+        arguments: The command and its options, the run's folder included.
         log: The file that takes stdout and stderr; its lock says that somebody runs the point.
         environment: The whole environment of the process.
     """
@@ -35,13 +35,13 @@ def work(words: Sequence[str], log: str, environment: Mapping[str, str]) -> None
     os.environ.update(environment)
     held = lock(Path(log))
     if held is None:
-        sys.exit(ELSEWHERE)
+        sys.exit(RUNNING_ELSEWHERE)
     _print_to(log)
     _end_with_the_sweep()
-    sys.exit(run_words(words))
+    sys.exit(run_fedpm(arguments))
 
 
-def run_words(words: Sequence[str]) -> int:
+def run_fedpm(arguments: Sequence[str]) -> int:
     """Run `fedpm` in this process, with as many threads as its environment says."""
     import torch
 
@@ -51,8 +51,8 @@ def run_words(words: Sequence[str]) -> int:
     if threads.isdigit() and int(threads) > 0:  # torch read the environment when it was imported, before it was ours
         torch.set_num_threads(int(threads))
     os.environ.pop("FEDPM_RUN_DIR", None)
-    print(f"$ fedpm {' '.join(words)}", flush=True)
-    return main(words)
+    print(f"$ fedpm {' '.join(arguments)}", flush=True)
+    return main(arguments)
 
 
 def _print_to(log: str) -> None:

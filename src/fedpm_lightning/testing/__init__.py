@@ -10,9 +10,9 @@ check(MethodCase(lambda: MyMethod(lr=0.1)))
 
 from __future__ import annotations
 
+from fedpm_lightning.testing.callbacks_and_loaders import check_callback, check_loader
 from fedpm_lightning.testing.case import MethodCase, advance, largest_difference, pooled_loss
 from fedpm_lightning.testing.contract import METHOD_CHECKS
-from fedpm_lightning.testing.parts import check_callback, check_loader
 from fedpm_lightning.testing.problems import InMemoryClient, classification_clients, regression_clients
 from fedpm_lightning.testing.ranks import check_ranks, on_ranks
 from fedpm_lightning.testing.rounds import Rounds

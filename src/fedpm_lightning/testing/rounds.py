@@ -32,7 +32,7 @@ from fedpm_lightning.types import (
 )
 
 
-class Witness(Hooks):
+class Recorder(Hooks):
     """Keeps a round's updates as they arrived, and which hook fired for which client."""
 
     def __init__(self) -> None:
@@ -78,8 +78,8 @@ class Rounds:
         self.federation = of = Federation(
             copy.deepcopy(net), method, work.epochs, work.steps, schedule, weighting, loss=loss, l2=l2, **options
         )
-        self.witness, self.said, self.round = Witness(), [], 0
-        of.use_hooks([*hooks, self.witness])
+        self.recorder, self.said, self.round = Recorder(), [], 0
+        of.use_hooks([*hooks, self.recorder])
         of.print, of.rounds = self.said.append, 100
         of.set_up(len(clients))
         of.executor = executor or Sequential()
@@ -123,7 +123,7 @@ class Rounds:
     @property
     def updates(self) -> list[ClientUpdate]:
         """What the clients of the last round sent, in their order."""
-        return self.witness.updates
+        return self.recorder.updates
 
     def local(self) -> LocalRound:
         """Return the clients' side of the round that would come next."""

@@ -80,7 +80,7 @@ class ExecutorRounds(Rounds):
     @property
     def hooks(self) -> list[tuple[str, int]]:
         """Which hook fired for which client."""
-        return self.witness.fired
+        return self.recorder.fired
 
     def step(self) -> dict[int, ClientUpdate]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Run a round; return the updates by client."""

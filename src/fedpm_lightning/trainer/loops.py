@@ -2,7 +2,7 @@
 
 A round is one training batch, and the global model is evaluated after it. What Lightning does around both (fetchers,
 hooks of every callback and batch, its collection of logged results) costs more than a small network's round; here only
-hooks that somebody has written are called. A callback or module from elsewhere that implements a hook of batches or
+hooks that are implemented are called. A callback or module from elsewhere that implements a hook of batches or
 validation gets Lightning's own loop, with all that its hooks may expect there (`self.log`).
 """
 
@@ -22,10 +22,10 @@ from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 from fedpm_lightning.callbacks.base import data_of, federation_of
 from fedpm_lightning.trainer.start_check import is_whole
 
-EVALUATION = tuple(
+EVALUATION_HOOKS = tuple(
     f"on_validation_{moment}" for moment in ("start", "epoch_start", "batch_start", "batch_end", "epoch_end", "end")
 )
-ROUND = ("on_train_batch_start", "on_train_batch_end")
+ROUND_HOOKS = ("on_train_batch_start", "on_train_batch_end")
 
 Calls: TypeAlias = dict[str, list[Callable[..., None]]]
 
@@ -33,15 +33,17 @@ Calls: TypeAlias = dict[str, list[Callable[..., None]]]
 class RoundEpoch(_TrainingEpochLoop):
     """The one batch of an epoch: a round."""
 
-    _plain: bool | None = None
+    _short: bool | None = None
 
     def advance(self, data_fetcher: Any) -> None:
         """Run the round, and count it."""
         trainer = self.trainer
-        if self._plain is None:
-            nobody = not any(writers(trainer, name) for name in ROUND)
-            self._plain = nobody and trainer.world_size == 1 and is_plain(trainer, (*ROUND, "training_step"))
-        if self.restarting or not self._plain:
+        if self._short is None:
+            nobody = not any(implementing_callbacks(trainer, name) for name in ROUND_HOOKS)
+            self._short = (
+                nobody and trainer.world_size == 1 and uses_known_hooks_only(trainer, (*ROUND_HOOKS, "training_step"))
+            )
+        if self.restarting or not self._short:
             super().advance(data_fetcher)
             return
         self.val_loop.restarting = False
@@ -76,17 +78,19 @@ class RoundEpoch(_TrainingEpochLoop):
 class RoundEvaluation(_EvaluationLoop):
     """The evaluation that follows a round."""
 
-    _plain: bool | None = None
+    _short: bool | None = None
     _calls: Calls
 
     def run(self) -> list[Any]:
         """Evaluate the splits; return what Lightning's loop would have logged: nothing, a round's row has it all."""
         trainer = self.trainer
-        if self._plain is None:
-            hooks = (*EVALUATION, "validation_step", "on_validation_model_eval", "on_validation_model_train")
-            self._plain = is_whole(trainer.limit_val_batches) and is_plain(trainer, hooks)
-            self._calls = {name: [getattr(one, name) for one in writers(trainer, name)] for name in EVALUATION}
-        if trainer.sanity_checking or self.restarting or not self._plain:
+        if self._short is None:
+            hooks = (*EVALUATION_HOOKS, "validation_step", "on_validation_model_eval", "on_validation_model_train")
+            self._short = is_whole(trainer.limit_val_batches) and uses_known_hooks_only(trainer, hooks)
+            self._calls = {
+                name: [getattr(one, name) for one in implementing_callbacks(trainer, name)] for name in EVALUATION_HOOKS
+            }
+        if trainer.sanity_checking or self.restarting or not self._short:
             return super().run()
         self.setup_data()
         if self.skip:
@@ -104,21 +108,21 @@ class RoundEvaluation(_EvaluationLoop):
     def evaluate(self, trainer: Trainer, module: LightningModule) -> None:
         """Go over the batches of all splits, and call those who listen."""
         federation, data, calls = federation_of(module), data_of(trainer), self._calls
-        _tell([*calls["on_validation_start"], *calls["on_validation_epoch_start"]], trainer, module)
+        _call_all([*calls["on_validation_start"], *calls["on_validation_epoch_start"]], trainer, module)
         seen = 0
         for number, (split, batches) in enumerate(zip(data.eval_names, data.val_dataloader(), strict=True)):
             for place, batch in enumerate(batches):
-                _tell(calls["on_validation_batch_start"], trainer, module, batch, place, number)
+                _call_all(calls["on_validation_batch_start"], trainer, module, batch, place, number)
                 classes = federation.evaluate_batch(split, batch)
-                _tell(calls["on_validation_batch_end"], trainer, module, classes, batch, place, number)
+                _call_all(calls["on_validation_batch_end"], trainer, module, classes, batch, place, number)
                 seen += 1
         self.batch_progress.increment_by(seen, True)
-        _tell(calls["on_validation_epoch_end"], trainer, module)
+        _call_all(calls["on_validation_epoch_end"], trainer, module)
         module.on_validation_epoch_end()
-        _tell(calls["on_validation_end"], trainer, module)
+        _call_all(calls["on_validation_end"], trainer, module)
 
 
-def install(trainer: Trainer) -> None:
+def install_loops(trainer: Trainer) -> None:
     """Put them in the places of Lightning's loops, before a checkpoint is read into these."""
     fit, theirs = cast(Any, trainer.fit_loop), cast(Any, trainer.fit_loop.epoch_loop)
     if type(theirs) is _TrainingEpochLoop and type(theirs.val_loop) is _EvaluationLoop:
@@ -130,14 +134,16 @@ def install(trainer: Trainer) -> None:
         fit.epoch_loop = ours
 
 
-def is_plain(trainer: Trainer, hooks: Sequence[str]) -> bool:
+def uses_known_hooks_only(trainer: Trainer, hooks: Sequence[str]) -> bool:
     """Tell whether nobody takes Lightning's times, and all who implement one of the hooks are of this package."""
-    written = [getattr(type(trainer.lightning_module), name) for name in hooks]
-    written += [getattr(type(one), name) for name in hooks if hasattr(Callback, name) for one in writers(trainer, name)]
-    return isinstance(cast(Any, trainer).profiler, PassThroughProfiler) and all(_is_known(one) for one in written)
+    implementations = [getattr(type(trainer.lightning_module), name) for name in hooks]
+    for name in hooks:
+        if hasattr(Callback, name):
+            implementations += [getattr(type(one), name) for one in implementing_callbacks(trainer, name)]
+    return isinstance(cast(Any, trainer).profiler, PassThroughProfiler) and all(map(_is_known, implementations))
 
 
-def writers(trainer: Trainer, name: str) -> list[Callback]:
+def implementing_callbacks(trainer: Trainer, name: str) -> list[Callback]:
     """Return the callbacks that implement a hook."""
     base = getattr(Callback, name)
     return [one for one in cast("list[Callback]", cast(Any, trainer).callbacks) if getattr(type(one), name) is not base]
@@ -148,6 +154,6 @@ def _is_known(function: Callable[..., Any]) -> bool:
     return function.__module__.startswith("fedpm_lightning.") or function.__module__ == "lightning.pytorch.core.hooks"
 
 
-def _tell(calls: list[Callable[..., None]], *arguments: Any) -> None:
+def _call_all(calls: list[Callable[..., None]], *arguments: Any) -> None:
     for call in calls:
         call(*arguments)

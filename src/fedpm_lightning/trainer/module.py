@@ -23,7 +23,7 @@ from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
 from fedpm_lightning.round.data import Data, is_language
 from fedpm_lightning.round.evaluation import SPLITS, check_loss
-from fedpm_lightning.trainer.loops import install
+from fedpm_lightning.trainer.loops import install_loops
 from fedpm_lightning.trainer.start_check import callbacks_of, check_monitors, check_trainer
 from fedpm_lightning.types import Batch, Cohort
 
@@ -71,7 +71,7 @@ class FederatedModule(LightningModule):
             check_trainer(self.trainer)
             check_monitors(self.trainer, self.data.eval_names, is_language(self.data))
             self.federation.use_folder(Path(self.trainer.default_root_dir))
-            install(self.trainer)
+            install_loops(self.trainer)
 
     def configure_optimizers(self) -> Optimizer:
         """Return the server optimizer over theta."""

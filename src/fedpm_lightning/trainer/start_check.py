@@ -21,7 +21,7 @@ CALLBACKS = {
 """Lightning's callbacks that cannot work here, and why or what to do instead."""
 
 
-PART = "figures are of all samples of a split: use data.limit_test or data.val_fraction"
+ALL_SAMPLES = "figures are of all samples of a split: use data.limit_test or data.val_fraction"
 
 
 def is_whole(limit: float) -> bool:
@@ -39,8 +39,8 @@ def check_trainer(trainer: Trainer) -> None:
     asked = {
         "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
         "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
-        "limit_val_batches": (val := of.limit_val_batches, not is_whole(val) and val != 0, PART),
-        "limit_test_batches": (of.limit_test_batches, not is_whole(of.limit_test_batches), PART),
+        "limit_val_batches": (val := of.limit_val_batches, not is_whole(val) and val != 0, ALL_SAMPLES),
+        "limit_test_batches": (of.limit_test_batches, not is_whole(of.limit_test_batches), ALL_SAMPLES),
         "val_check_interval": (
             of.val_check_interval,
             of.val_check_interval not in (None, 1),
@@ -61,9 +61,11 @@ def check_trainer(trainer: Trainer) -> None:
             "trainer.precision 16-mixed scales gradients, which local steps do not: use bf16-mixed or 32-true"
         )
     for callback in callbacks_of(trainer):
-        deaf = [name for name in vars(Hooks) if name.startswith("on_") and hasattr(callback, name)]
-        if deaf and not isinstance(callback, Hooks):
-            raise ValueError(f"{type(callback).__name__}.{deaf[0]} is never called: derive it from FederatedCallback")
+        unused_hooks = [name for name in vars(Hooks) if name.startswith("on_") and hasattr(callback, name)]
+        if unused_hooks and not isinstance(callback, Hooks):
+            raise ValueError(
+                f"{type(callback).__name__}.{unused_hooks[0]} is never called: derive it from FederatedCallback"
+            )
         for kind in type(callback).__mro__:
             if kind.__module__.startswith("lightning.") and kind.__name__ in CALLBACKS:
                 raise ValueError(f"trainer.callbacks {kind.__name__} cannot work here: {CALLBACKS[kind.__name__]}")

@@ -78,7 +78,7 @@ class SecureAggregation(Aggregation):
         super().receive(round, update)
         sums = self.aggregator
         assert isinstance(sums, SecureAggregator)
-        round.further_bytes[0] += -(-sums.length * self.number.bits // 8) - update.wire_bytes
+        round.extra_bytes[0] += -(-sums.length * self.number.bits // 8) - update.wire_bytes
 
     def finish(self, round: Round, aggregator: Aggregator) -> Params:
         """Open the sum; say which round it was where that cannot be."""

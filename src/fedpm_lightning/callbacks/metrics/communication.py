@@ -34,7 +34,7 @@ class Communication(FederatedCallback):
 
     def on_round_end(self, round: Round) -> None:
         """Add this round's counts over all ranks and record the running totals."""
-        counted = zip(self._round, round.further_bytes, strict=True)
+        counted = zip(self._round, round.extra_bytes, strict=True)
         up, down = all_total([float(own + further) for own, further in counted], round.device)
         self.up_bytes += int(up)
         self.down_bytes += int(down)

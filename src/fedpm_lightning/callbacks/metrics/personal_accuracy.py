@@ -115,7 +115,7 @@ class PersonalAccuracy(FederatedCallback):
 def accuracy(model: LocalModel, x: Tensor, y: Tensor) -> float:
     """Return the share of samples that the network predicts right in evaluation mode; it is in training mode after."""
     model.net.eval()
-    right = predicted(cast(Tensor, model.net(model.laid_out(x)))) == y
+    right = predicted(cast(Tensor, model.net(model.in_memory_format(x)))) == y
     model.net.train()
     return float(right.double().mean())
 

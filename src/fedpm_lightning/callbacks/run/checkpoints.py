@@ -16,7 +16,8 @@ from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.callbacks.run.facts import device_name, partition_facts, versions
 from fedpm_lightning.callbacks.run.files import find_run_files
 from fedpm_lightning.callbacks.run.graceful_stop import stopping
-from fedpm_lightning.checkpoints.durable import DiskFullError, replace_symlink
+from fedpm_lightning.checkpoints.atomic_files import DiskFullError, replace_symlink
+from fedpm_lightning.checkpoints.checkpoint_io import RunCheckpointIO
 from fedpm_lightning.checkpoints.identity import Difference, refuse
 from fedpm_lightning.checkpoints.manifest import (
     Manifest,
@@ -25,7 +26,6 @@ from fedpm_lightning.checkpoints.manifest import (
     manifest_file,
     rounds_in,
 )
-from fedpm_lightning.checkpoints.side_files import SideFileIO
 from fedpm_lightning.report.history import Monitor
 from fedpm_lightning.round import Federation
 
@@ -57,7 +57,7 @@ class RunCheckpoints(Checkpoint):
         if every < 1:
             raise ValueError(f"checkpoint_every must be at least 1 round, got {every}")
         self.folder, self.monitor, self.every = Path(folder), monitor, every
-        self._files = SideFileIO(self.folder)
+        self._files = RunCheckpointIO(self.folder)
         self._files.config = dict(config or {})
         self._changes = list(changes)
         self._best: tuple[int, float] | None = None

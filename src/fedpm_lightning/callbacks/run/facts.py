@@ -76,7 +76,7 @@ class RunFacts:
         split: Facts = report.get("partition", {})
         return cls(
             method=type(method).__name__,
-            declared={"taxonomy": plain(method.taxonomy), "look": plain(method.look)},
+            declared={"taxonomy": to_plain(method.taxonomy), "look": to_plain(method.look)},
             data=data.name,
             partition=split.get("kind"),
             alpha=split.get("arguments", {}).get("alpha"),
@@ -102,7 +102,7 @@ def partition_facts(data: object) -> Facts:
     report = getattr(data, "partition_report", None)
     if report is None:
         return {}
-    facts = cast(Facts, plain(report.to_dict()))
+    facts = cast(Facts, to_plain(report.to_dict()))
     return {**facts, "heterogeneity": heterogeneity_of(facts)}
 
 
@@ -126,21 +126,21 @@ def device_name(trainer: Trainer) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
-def plain(value: object) -> Any:
+def to_plain(value: object) -> Any:
     """Turn a value into what JSON holds: containers part by part, NaN and infinities to null."""
     if isinstance(value, Mapping):
-        return {str(key): plain(part) for key, part in cast("Mapping[Any, object]", value).items()}
+        return {str(key): to_plain(part) for key, part in cast("Mapping[Any, object]", value).items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(part) for part in cast("Iterable[object]", value)]
+        return [to_plain(part) for part in cast("Iterable[object]", value)]
     if hasattr(value, "tolist"):  # tensors, numpy arrays and scalars
-        return plain(cast(Any, value).tolist())
+        return to_plain(cast(Any, value).tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):
         return value
-    return plain(vars(value)) if isinstance(value, Namespace) else str(value)
+    return to_plain(vars(value)) if isinstance(value, Namespace) else str(value)
 
 
 def to_json(value: object) -> str:
     """Write a value as strict JSON, indented for reading."""
-    return json.dumps(plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(to_plain(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -16,7 +16,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback
-from fedpm_lightning.callbacks.run.facts import RunFacts, plain
+from fedpm_lightning.callbacks.run.facts import RunFacts, to_plain
 from fedpm_lightning.callbacks.run.files import find_history, find_run_files, is_finished
 from fedpm_lightning.report.weights_and_biases.scope import column_tags, short_tag
 
@@ -51,7 +51,7 @@ class WandbRun(FederatedCallback):
             # Every metric against `round`, also those that a logger row does not carry with it.
             run.define_metric("round")
             run.define_metric("*", step_metric="round", step_sync=True)
-            run.config.update({**plain(self._config), "facts": plain(facts)}, allow_val_change=True)
+            run.config.update({**to_plain(self._config), "facts": to_plain(facts)}, allow_val_change=True)
             # In the summary: seeds of one setting have different splits, and a setting is told by the configuration.
             run.summary.update({f"partition/{key}": value for key, value in (facts["heterogeneity"] or {}).items()})
             run.tags = tuple(dict.fromkeys([*(run.tags or ()), *self._labels(facts), *self._tags]))

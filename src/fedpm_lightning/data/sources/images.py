@@ -19,7 +19,7 @@ from fedpm_lightning.data.arrays import (
     DataRequest,
     channel_statistics,
     count_classes,
-    numbered,
+    number_ids,
     stratified_choice,
 )
 from fedpm_lightning.data.augment import Normalise
@@ -127,7 +127,7 @@ def _decode(source: ImageSource, spec: ImageSpec | None, place: str, path: Path)
     _check_classes(train.y, test.y, spec, place)
     tensors = {"x_train": train.x, "y_train": train.y, "x_test": test.x, "y_test": test.y}
     if train.groups is not None:
-        tensors["groups"] = numbered(train.groups, place)
+        tensors["groups"] = number_ids(train.groups, place)
     return tensors
 
 

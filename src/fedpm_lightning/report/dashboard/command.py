@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Write or serve the dashboard.
 
     Args:
-        argv: The words after `fedpm dashboard`; default: the command line.
+        argv: The arguments after `fedpm dashboard`; default: the command line.
 
     Returns:
         The exit code: 0 with a page, 2 if the request cannot be met.

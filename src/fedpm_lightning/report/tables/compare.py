@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the comparison.
 
     Args:
-        argv: The words after `fedpm compare`; default: the command line.
+        argv: The arguments after `fedpm compare`; default: the command line.
 
     Returns:
         The exit code: 0 with a table, 2 if the request cannot be met.

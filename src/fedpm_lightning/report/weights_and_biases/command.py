@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Save the page, or print it.
 
     Args:
-        argv: The words after `fedpm report`; default: the command line.
+        argv: The arguments after `fedpm report`; default: the command line.
 
     Returns:
         The exit code: 0 with a page, 2 if the request cannot be met.

@@ -55,7 +55,7 @@ class EvalLoader:
 
 
 @dataclass(frozen=True)
-class Resident:
+class DeviceData:
     """Everything that lives on one device.
 
     Attributes:
@@ -81,7 +81,7 @@ class Resident:
         augment: Augment | None,
         partition: Partition,
         settings: BatchSettings,
-    ) -> Resident:
+    ) -> DeviceData:
         """Move a prepared set to `device`.
 
         Args:

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 import docstring_parser
 
-from fedpm_lightning.configuration.names import (
+from fedpm_lightning.configuration.class_sources import (
     Parameter,
     Source,
+    base_classes,
     derives_from,
     find_class,
     imported,
     module_tree,
     parameters,
-    parents,
 )
 
 
@@ -52,7 +52,7 @@ def keys(path: str) -> tuple[Key, ...]:
     return tuple(_key(one) for one in parameters(source)[0] if one.name not in given)
 
 
-def takes_more(path: str) -> bool:
+def accepts_kwargs(path: str) -> bool:
     """Whether a class takes other keys too, which its source does not tell (`**kwargs`)."""
     source = find_class(path)
     return source is None or parameters(source)[1]
@@ -66,14 +66,14 @@ def summary(path: str) -> str:
 
 
 def _key(one: Parameter) -> Key:
-    default = None if one.default is None else in_yaml(one.default, one.source.module)
-    return Key(one.name, type_text(one.hint, one.source.module), default, _meanings(one.source).get(one.name, ""))
+    default = None if one.default is None else as_yaml(one.default, one.source.module)
+    return Key(one.name, type_text(one.hint, one.source.module), default, _argument_docs(one.source).get(one.name, ""))
 
 
 @cache
-def _meanings(source: Source) -> dict[str, str]:
+def _argument_docs(source: Source) -> dict[str, str]:
     """Return argument -> what the docstrings of a class, its `__init__` and the classes above it say of it."""
-    above = [_meanings(found) for _, found in parents(source) if found is not None]
+    above = [_argument_docs(found) for _, found in base_classes(source) if found is not None]
     texts = [ast.get_docstring(source.node), *(ast.get_docstring(item) for item in source.node.body
              if isinstance(item, ast.FunctionDef) and item.name == "__init__")]  # fmt: skip
     own = {name: _one_line(meaning) for text in texts if text for name, meaning in _documented(text)}
@@ -93,13 +93,13 @@ def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).replace("``", "`").strip()
 
 
-def in_yaml(node: ast.expr, module: str) -> str:
+def as_yaml(node: ast.expr, module: str) -> str:
     """Return a default as it would stand in YAML."""
     try:
         value = ast.literal_eval(node)
     except ValueError:
-        named = _assigned(ast.unparse(node), module)
-        return in_yaml(*named) if named is not None else ast.unparse(node)
+        named = _assigned_value(ast.unparse(node), module)
+        return as_yaml(*named) if named is not None else ast.unparse(node)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return str(list(value) if isinstance(value, tuple) else value) or "''"
@@ -111,21 +111,23 @@ def type_text(hint: ast.expr | None, module: str) -> str:
         return "any"
     if isinstance(hint, ast.Constant) and isinstance(hint.value, str):  # a hint in quotes
         return type_text(ast.parse(hint.value, mode="eval").body, module)
-    words = list(dict.fromkeys(_words(hint, module)))
-    return " or ".join([*(word for word in words if word != "null"), *(word for word in words if word == "null")])
+    alternatives = list(dict.fromkeys(_alternatives(hint, module)))
+    return " or ".join(
+        [*(word for word in alternatives if word != "null"), *(word for word in alternatives if word == "null")]
+    )
 
 
-def _words(hint: ast.expr, module: str) -> Iterator[str]:
+def _alternatives(hint: ast.expr, module: str) -> Iterator[str]:
     """Yield the alternatives of a type hint."""
     if isinstance(hint, ast.BinOp):
-        yield from (*_words(hint.left, module), *_words(hint.right, module))
+        yield from (*_alternatives(hint.left, module), *_alternatives(hint.right, module))
     elif isinstance(hint, ast.Subscript):
         yield from _subscripted(ast.unparse(hint.value).rpartition(".")[2], hint.slice, module)
     elif isinstance(hint, ast.Constant):
         yield "null" if hint.value is None else str(hint.value)
     else:
-        named = _assigned(ast.unparse(hint), module)
-        yield from _words(*named) if named is not None else (ast.unparse(hint).rpartition(".")[2],)
+        named = _assigned_value(ast.unparse(hint), module)
+        yield from _alternatives(*named) if named is not None else (ast.unparse(hint).rpartition(".")[2],)
 
 
 def _subscripted(outer: str, inner: ast.expr, module: str) -> Iterator[str]:
@@ -133,7 +135,7 @@ def _subscripted(outer: str, inner: ast.expr, module: str) -> Iterator[str]:
     parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
     if outer in {"Union", "Optional", "Annotated"}:
         for part in parts[:1] if outer == "Annotated" else parts:
-            yield from _words(part, module)
+            yield from _alternatives(part, module)
         yield from ("null",) if outer == "Optional" else ()
     elif outer == "Literal":
         yield ", ".join("null" if (value := ast.literal_eval(part)) is None else str(value) for part in parts)
@@ -145,7 +147,7 @@ def _subscripted(outer: str, inner: ast.expr, module: str) -> Iterator[str]:
 
 
 @cache
-def _assigned(name: str, module: str, depth: int = 4) -> tuple[ast.expr, str] | None:
+def _assigned_value(name: str, module: str, depth: int = 4) -> tuple[ast.expr, str] | None:
     """Return what a module, or the one it imports the name from, assigns to a name, and that module; None for none."""
     tree = module_tree(module)
     for node in tree.body if tree is not None else ():
@@ -155,4 +157,6 @@ def _assigned(name: str, module: str, depth: int = 4) -> tuple[ast.expr, str] | 
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             return None if node.value is None or isinstance(node.value, ast.Call) else (node.value, module)
     origin = imported(module).get(name) if tree is not None else None
-    return _assigned(origin.rpartition(".")[2], origin.rpartition(".")[0], depth - 1) if origin and depth else None
+    return (
+        _assigned_value(origin.rpartition(".")[2], origin.rpartition(".")[0], depth - 1) if origin and depth else None
+    )

@@ -13,7 +13,7 @@ from fedpm_lightning.ranks import all_items, all_sum, rank_and_size
 Item = TypeVar("Item")
 
 
-class OverRanks(Generic[Item]):
+class DistributedSums(Generic[Item]):
     """Hands what this rank's clients send to running sums; `finish` brings the ranks together.
 
     Args:

@@ -69,7 +69,7 @@ def imported(module: str) -> dict[str, str]:
 
 
 @cache
-def passed_on(module: str) -> tuple[str, ...]:
+def star_imports(module: str) -> tuple[str, ...]:
     """Return the modules from which a module imports everything."""
     tree = module_tree(module)
     nodes = [node for node in tree.body if isinstance(node, ast.ImportFrom)] if tree else []
@@ -97,11 +97,11 @@ def find_class(path: str) -> Source | None:
     if module == _methods.__name__:
         modules = {entry.label: entry.module for entry in _methods.METHODS}
         origin = f"{module}.{modules[name]}.{name}" if modules.get(name) else path
-    ways = [origin] if origin != path else [f"{other}.{name}" for other in passed_on(module) if other != module]
+    ways = [origin] if origin != path else [f"{other}.{name}" for other in star_imports(module) if other != module]
     return next((found for way in ways if (found := find_class(way)) is not None), None)
 
 
-def parents(source: Source) -> Iterator[tuple[str, Source | None]]:
+def base_classes(source: Source) -> Iterator[tuple[str, Source | None]]:
     """Yield (bare name, class) of the classes that a class derives from directly."""
     for base in source.node.bases:
         head, _, rest = ast.unparse(base.value if isinstance(base, ast.Subscript) else base).partition(".")
@@ -112,7 +112,9 @@ def parents(source: Source) -> Iterator[tuple[str, Source | None]]:
 
 def derives_from(source: Source, base: str) -> bool:
     """Tell whether a class derives from one of that bare name."""
-    return any(name == base or (found is not None and derives_from(found, base)) for name, found in parents(source))
+    return any(
+        name == base or (found is not None and derives_from(found, base)) for name, found in base_classes(source)
+    )
 
 
 class Parameter(NamedTuple):
@@ -145,7 +147,7 @@ def parameters(source: Source) -> tuple[tuple[Parameter, ...], bool]:
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
             return tuple(_of_function(item.args, source)), bool(item.args.vararg or item.args.kwarg)
-    above = [found for _, found in parents(source)]
+    above = [found for _, found in base_classes(source)]
     if any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
         own = [Parameter(item.target.id, item.annotation, item.value, source) for item in node.body
                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)

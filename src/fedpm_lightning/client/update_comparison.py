@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from fedpm_lightning.client.local_round import Answer
+from fedpm_lightning.client.local_round import UpdateAndState
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
 
@@ -25,8 +25,8 @@ LOW_PRECISION = 0.1
 """The same where autocast rounds to 8 bits."""
 
 
-def disagreement(alone: Answer, together: Answer, theta: Params) -> str | None:
-    """Return what differs between two answers of one client; None if nothing does.
+def first_difference(alone: UpdateAndState, together: UpdateAndState, theta: Params) -> str | None:
+    """Return what differs between two results of one client; None if nothing does.
 
     Args:
         alone: Update and state of a client that trained alone.

@@ -16,7 +16,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from torch import Tensor
 
-from fedpm_lightning.checkpoints.durable import digest, from_file, to_bytes, write_durably
+from fedpm_lightning.checkpoints.atomic_files import digest, from_file, to_bytes, write_durably
 from fedpm_lightning.checkpoints.manifest import CLIENTS, Manifest, checkpoint_file, manifest_of, rounds_in
 from fedpm_lightning.nested import named_leaves
 
@@ -24,7 +24,7 @@ Versions = dict[int, tuple[str, str]]
 """Client -> (file below the folder, its SHA-256)."""
 
 
-class SideFileIO(TorchCheckpointIO):
+class RunCheckpointIO(TorchCheckpointIO):
     """Writes a run's checkpoints durably, clients apart, and commits them with a manifest.
 
     Checkpoints that others ask for (a ModelCheckpoint of one's own, SLURM's requeue) are written durably, in one file.
