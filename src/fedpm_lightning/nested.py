@@ -29,11 +29,12 @@ def wire_bytes(message: object) -> int:
         TypeError: If a part is of a kind whose size nobody declared.
     """
     if isinstance(message, Tensor):
-        return message.numel() * message.element_size()
-    if isinstance(message, Mapping):
-        return sum(wire_bytes(part) for part in message.values())
+        return message.nbytes
+    if isinstance(message, dict) or isinstance(message, Mapping):  # noqa: SIM101 (a dict is told at a tenth of the cost)
+        parts = cast("Mapping[object, object]", message).values()
+        return sum([part.nbytes if type(part) is Tensor else wire_bytes(part) for part in parts])
     if isinstance(message, list | tuple):
-        return sum(wire_bytes(part) for part in message)
+        return sum([wire_bytes(part) for part in cast("Sequence[object]", message)])
     if isinstance(message, bool | int | float):
         return 8
     if message is None:

@@ -158,7 +158,8 @@ class Broadcast:
     def wire_bytes(self) -> int:
         """Bytes sent to ONE client."""
         buffers = wire_bytes(self.buffers) if self.buffers_sent else 0
-        return wire_bytes(self.params) + buffers + wire_bytes({**self.extra, **self.packed})
+        further = wire_bytes({**self.extra, **self.packed}) if self.extra or self.packed else 0
+        return wire_bytes(self.params) + buffers + further
 
     def versions(self) -> dict[str, tuple[int, int]]:
         """Return (identity, number of in-place changes) of every part so far, by dotted name."""

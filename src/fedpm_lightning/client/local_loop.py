@@ -11,6 +11,7 @@ import torch
 from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
+from fedpm_lightning.client.plain_sgd import quick_step
 from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.unequal_batches import Observed
 from fedpm_lightning.types import Batch, Params
@@ -70,6 +71,7 @@ def local_loop(
     takes_batch, takes_rows = _kind(type(optimizer))
     with_batch = cast(UsesBatches, optimizer) if takes_batch else None
     with_rows = cast(UsesCurvature, optimizer) if takes_rows else None
+    step = quick_step(optimizer)
     for inputs, targets in batches:
         if with_batch is not None:
             with_batch.set_batch(model, (inputs, targets))
@@ -80,7 +82,7 @@ def local_loop(
                 with_rows.update_curvature(rows)
             if transform is not None:
                 transform(model.params)
-            optimizer.step()
+            step()
         total += loss.double() * len(targets)
         steps, seen = steps + 1, seen + len(targets)
     model.zero_grad()

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
 
+from fedpm_lightning.client.linear_stack import LinearStack
 from fedpm_lightning.client.memory_format import to_channels_last, use_channels_last
 from fedpm_lightning.client.objective import Objective
 from fedpm_lightning.curvature.full_pass import evaluating
@@ -40,6 +41,7 @@ class LocalModel:
     Attributes:
         params: The trainable leaves (theta_i), name -> parameter.
         layers: The layers that FOOF knows.
+        linear: How stacked clients go through the network without vmap; None where its layers are not all linear.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class LocalModel:
         channels_last: bool | None = None,
         compile: CompileMode | None = None,
     ) -> None:
-        self.net = copy.deepcopy(net)
+        self.net = copy.deepcopy(net).train()  # what `load` restores
         self.channels_last = use_channels_last(net, next(net.parameters()).device, channels_last)
         if self.channels_last:
             self.net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -59,6 +61,7 @@ class LocalModel:
         self.params: Params = {k: p for k, p in self.net.named_parameters() if p.requires_grad}
         self.module_states = [_ModuleState(name, module) for name, module in self.net.named_modules()]
         self.layers: list[Layer] = find_layers(self.net)
+        self.linear = LinearStack.of(self.net, self.params)
 
     @property
     def device(self) -> torch.device:
@@ -82,7 +85,6 @@ class LocalModel:
             for name, value in buffers.items():
                 own[name].copy_(value)
         self.zero_grad()
-        self.net.train()
 
     def freeze_statistics(self) -> None:
         """Let batch normalisation use its running statistics, and leave them as they are, while the rest trains."""
@@ -169,7 +171,7 @@ class _ModuleState:
                 yield self.prefix + name, buffer
 
     def restore(self) -> None:
-        """Put back what was there; tensors keep the values that were written into them."""
+        """Put back what was there, training mode included; tensors keep the values that were written into them."""
         self._live.clear()
         self._live.update(self._buffers)
         own = vars(self.module)

@@ -49,17 +49,11 @@ class StackedUpdate(ClientUpdate):
 
     def split(self) -> list[ClientUpdate]:
         """Return the updates one by one: views of the stack, in its order."""
+        C = len(self.owners)
+        sent = zip(parts(self.params, C), parts(self.message, C), parts(self.buffers, C), strict=True)
         return [
-            ClientUpdate(
-                client,
-                samples,
-                result.num_steps,
-                part(self.params, c),
-                part(self.message, c),
-                part(self.buffers, c),
-                {"loss": result.loss},
-            )
-            for c, (client, samples, result) in enumerate(self.owners)
+            ClientUpdate(client, samples, result.num_steps, params, message, buffers, {"loss": result.loss})
+            for (client, samples, result), (params, message, buffers) in zip(self.owners, sent, strict=True)
         ]
 
 
@@ -164,6 +158,15 @@ def _padded(tensors: list[Tensor], sizes: list[int]) -> Tensor:
     for c, size in enumerate(sizes):
         whole[c, size:] = tensors[c][0]
     return whole
+
+
+def parts(stacked: Mapping[str, Any], clients: int) -> list[dict[str, Any]]:
+    """Return each client's part of a message, as `part` does; plain tensors come apart in one call."""
+    columns = [
+        value.unbind() if isinstance(value, Tensor) else [part(value, c) for c in range(clients)]
+        for value in stacked.values()
+    ]
+    return [dict(zip(stacked, (column[c] for column in columns), strict=True)) for c in range(clients)]
 
 
 def part(stacked: Any, client: int) -> Any:

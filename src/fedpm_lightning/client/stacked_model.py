@@ -1,7 +1,8 @@
 """The scratch network of several clients at once: its leaves are theta_1..theta_C, stacked along a leading axis.
 
-The network itself is the one in which clients train alone; `torch.func` calls it with the stacked leaves. Optimizers
-and gradient transforms see leaves [C, ...] with gradients [C, ...] and need not know.
+The network itself is the one in which clients train alone; `torch.func` calls it with the stacked leaves, or
+`LinearStack` where that can. Optimizers and gradient transforms see leaves [C, ...] with gradients [C, ...] and need
+not know.
 
 Clients that have run out of batches: they stand last (fewest steps), so those who still train are the first m. Who
 leaves is read out at once, and put back when everybody is through; whatever the optimizer does to that part of a leaf
@@ -40,12 +41,13 @@ class StackedModel(LocalModel):
     def __init__(self, single: LocalModel, clients: int) -> None:
         # Not LocalModel's: nothing is copied but the leaves.
         self.net, self.objective, self.layers = single.net, single.objective, single.layers
-        self.module_states = single.module_states
+        self.module_states, self.linear = single.module_states, single.linear
         self.clients = clients
         self.params = {
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()
         }
-        self._logits = vmap(lambda leaves, x: cast(Tensor, functional_call(self.net, leaves, (x,))))
+        self._general = vmap(lambda leaves, x: cast(Tensor, functional_call(self.net, leaves, (x,))))
+        self._filled: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -110,10 +112,10 @@ class StackedModel(LocalModel):
 
         with fresh_autocast(inputs.device):
             logits, rows = vmap(forward)(leaves, inputs) if observe else (self._logits(leaves, inputs), {})
-            losses = self.objective.per_client(logits, targets, self._weights(targets), leaves)
+            weights, sizes = self._weights(targets)
+            losses = self.objective.per_client(logits, targets, weights, leaves)
         with no_autocast(inputs.device):
             losses.sum().backward()
-        sizes = torch.tensor(self._sizes, device=losses.device)
         self._losses[:m] += losses.detach().double() * sizes
         if not self._unequal:
             return losses.detach().sum(), rows
@@ -125,13 +127,21 @@ class StackedModel(LocalModel):
         most = batch if images is None else min(batch, images)
         return UnequalRows(rows, [min(size, most) for size in self._sizes], most)
 
-    def _weights(self, targets: Tensor) -> Tensor:
-        """Return 1/B_i for the samples that count and 0 for the others, [m, B]."""
+    def _logits(self, leaves: Params, inputs: Tensor) -> Tensor:
+        """Return the outputs [m, B, ...], by the quicker way where it agrees with the general one."""
+        if self.linear is None or not self.linear.agrees(self._general, leaves, inputs):
+            return self._general(leaves, inputs)
+        return self.linear(leaves, inputs)
+
+    def _weights(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return 1/B_i for the samples that count and 0 for the others, [m, B], and B_i [m]; worked out once each."""
         B, dtype = targets.shape[1], next(iter(self.params.values())).dtype
-        sizes = torch.tensor(self._sizes, dtype=dtype, device=targets.device)[:, None]
-        if min(self._sizes) == B:
-            return (1 / sizes).expand(-1, B)
-        return (torch.arange(B, device=targets.device) < sizes) / sizes
+        key = (B, *self._sizes)
+        if key not in self._filled:
+            sizes = torch.tensor(self._sizes, device=targets.device)
+            count = torch.arange(B, device=targets.device) < sizes[:, None]
+            self._filled = {key: (count / sizes[:, None].to(dtype), sizes)}
+        return self._filled[key]
 
     def float_buffers(self) -> Params:
         """Return the floating-point buffers, the same for every client, [C, ...]."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 import torch
 from torch import Tensor
 
 from fedpm_lightning.data.augment import Augment, Draws, Normalise
 from fedpm_lightning.data.partitions.base import Partition
-from fedpm_lightning.data.stacked_batches import Plan, gathers, plan
+from fedpm_lightning.data.stacked_batches import Plan, fields_of, gathers, plan
 from fedpm_lightning.rng import permutation, torch_generator
 from fedpm_lightning.types import Batch, ClientData, LocalWork, StackedBatch
 
@@ -109,7 +110,7 @@ class ResidentClient:
     @property
     def num_samples(self) -> int:
         """n_i."""
-        return len(self.rows)
+        return self.rows.shape[0]  # len() of a tensor takes five times as long
 
     def steps(self, work: LocalWork) -> int:
         """Return K_i, the number of batches that `batches` yields for this amount of work."""
@@ -139,7 +140,7 @@ class ResidentClient:
     def _epoch(self, generator: torch.Generator, noise: Tensor | None) -> Iterator[Batch]:
         """Yield one local epoch; all its random numbers are drawn and moved before the first batch."""
         pool = self.pool
-        order, draws = self._draw(generator)
+        order, draws = self.draw(generator)
         for start, end in self.bounds:
             rows = order[start:end]
             x = pool.x[rows]
@@ -159,7 +160,7 @@ class ResidentClient:
         """Return the noise of some of the client's rows of the pool."""
         return None if noise is None else noise[torch.searchsorted(self.rows, rows)]
 
-    def _draw(self, generator: torch.Generator) -> tuple[Tensor, Draws | None]:
+    def draw(self, generator: torch.Generator) -> tuple[Tensor, Draws | None]:
         """Draw an epoch: its rows of the pool in order, and the numbers of its augmentation."""
         pool, device = self.pool, self.pool.x.device
         order = self.rows[permutation(self.num_samples, generator).to(device)]
@@ -175,19 +176,13 @@ class ResidentClient:
         if len(mine) < len(clients) or self.pool.partition.shifts_inputs:
             return None
         width = max(c.widest for c in mine)
-        return self.pool.gathered([c.plan(round, work, width) for c in mine])
+        alike = (list(group) for _, group in groupby(mine, lambda client: client.bounds))
+        return self.pool.gathered([planned(group, round, work, width) for group in alike])
 
     @property
     def widest(self) -> int:
         """Samples of the largest batch."""
         return max((end - start for start, end in self.bounds), default=0)
-
-    def plan(self, round: int, work: LocalWork, width: int) -> Plan:
-        """Draw a whole round, laid out in batches of `width`."""
-        generator = torch_generator(self.pool.settings.seed, "batches", round, self.client)
-        steps = self.steps(work)
-        epochs = [self._draw(generator) for _ in range(-(-steps // len(self.bounds)))]
-        return plan(epochs, self.bounds, steps, width)
 
     def everything(self, chunk: int | None = None) -> Iterator[Batch]:
         """Yield the whole local set in order, not augmented, in chunks (None: the evaluation batch size).
@@ -205,3 +200,18 @@ class ResidentClient:
             rows = self.rows[start : start + size]
             x = self.pool.prepared(self.pool.x[rows], self.client, self._noise_of(rows, noise))
             yield x, self.pool.y[rows]
+
+
+def planned(clients: Sequence[ResidentClient], round: int, work: LocalWork, width: int) -> Plan:
+    """Draw a whole round of clients with equal batches, laid out in batches of `width`.
+
+    Each client draws what it would draw alone, in the same order.
+    """
+    first = clients[0]
+    steps, seed = first.steps(work), first.pool.settings.seed
+    generators = [torch_generator(seed, "batches", round, c.client) for c in clients]
+    epochs = [
+        fields_of([c.draw(own) for c, own in zip(clients, generators, strict=True)])
+        for _ in range(-(-steps // len(first.bounds)))
+    ]
+    return plan(epochs, first.bounds, steps, width)

@@ -1,7 +1,7 @@
 """Batches of several clients at once: every index is worked out before the first step, a step is one gather.
 
 A client's order and augmentation are those that it draws when it trains alone. What is drawn for an epoch (row of the
-pool, offsets, flips) is laid out as [steps, W], W the widest batch, and stacked over clients as [fields, C, K, W].
+pool, offsets, flips) is laid out as [fields, C, steps, W], W the widest batch: at once for clients with equal batches.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Bounds = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """What one client draws for a round.
+    """What clients with equal batches draw for a round.
 
     Attributes:
-        fields: [fields, K_i, W]: rows of the pool, then row offsets, column offsets and flips where there are any.
-        sizes: The samples of each of the K_i batches.
+        fields: [fields, C, K, W]: rows of the pool, then row offsets, column offsets and flips where there are any.
+        sizes: The samples of each of the K batches.
     """
 
     fields: Tensor
@@ -46,30 +46,49 @@ class Gather:
     sizes: list[int]
 
 
-def plan(epochs: Sequence[tuple[Tensor, Draws | None]], bounds: Bounds, steps: int, width: int) -> Plan:
-    """Lay a client's epochs out as batches.
+def plan(epochs: Sequence[Tensor], bounds: Bounds, steps: int, width: int) -> Plan:
+    """Lay clients' epochs out as batches.
 
     Args:
-        epochs: Shuffled rows [n_i] of each epoch, and what its augmentation drew.
+        epochs: What each epoch draws, as `fields_of` returns it.
         bounds: [start, end) of an epoch's batches.
-        steps: K_i; the last epoch may be cut.
+        steps: K; the last epoch may be cut.
         width: W.
     """
-    places, sizes = _places(bounds, width), [end - start for start, end in bounds]
-    laid: list[Tensor] = []
-    for order, draws in epochs:
-        drawn = [] if draws is None else [draws.rows, draws.columns, draws.flips.to(order.dtype)]
-        fields = torch.stack([order, *drawn])
-        flat = fields.new_zeros(len(fields), len(bounds) * width)
-        flat[:, places.to(order.device)] = fields[:, : bounds[-1][1]]
-        laid.append(flat.view(len(fields), len(bounds), width))
-    whole = laid[0] if len(laid) == 1 else torch.cat(laid, 1)
-    return Plan(whole[:, :steps], (sizes * len(epochs))[:steps])
+    sizes = [end - start for start, end in bounds]
+    laid = [_laid_out(fields[..., : bounds[-1][1]], bounds, sizes, width) for fields in epochs]
+    whole = laid[0] if len(laid) == 1 else torch.cat(laid, 2)
+    return Plan(whole[:, :, :steps], (sizes * len(epochs))[:steps])
+
+
+def fields_of(drawn: Sequence[tuple[Tensor, Draws | None]]) -> Tensor:
+    """Return what clients with equally many samples draw for an epoch, [fields, C, n].
+
+    Args:
+        drawn: Of each client, its shuffled rows [n], and what its augmentation drew.
+    """
+    orders = torch.stack([order for order, _ in drawn])
+    draws = [own for _, own in drawn if own is not None]
+    if not draws:
+        return orders[None]
+    flips = torch.stack([own.flips for own in draws]).to(orders.dtype)
+    rows, columns = (torch.stack([getattr(own, name) for own in draws]) for name in ("rows", "columns"))
+    return torch.stack([orders, rows, columns, flips])
+
+
+def _laid_out(fields: Tensor, bounds: Bounds, sizes: list[int], width: int) -> Tensor:
+    """Cut fields [fields, C, n] into batches [fields, C, len(bounds), W]; short ones end in zeros."""
+    if min(sizes) == width:
+        return fields.unflatten(2, (len(bounds), width))
+    flat = fields.new_zeros(*fields.shape[:2], len(bounds) * width)
+    flat[..., _places(bounds, width).to(fields.device)] = fields
+    return flat.unflatten(2, (len(bounds), width))
 
 
 def gathers(plans: Sequence[Plan]) -> Iterator[Gather]:
     """Yield the steps of all clients; they must come in order of falling K_i, so that those who train are the first."""
-    fields, sizes = _stacked([p.fields for p in plans]), [p.sizes for p in plans]
+    fields = _stacked([p.fields for p in plans])
+    sizes = [p.sizes for p in plans for _ in range(p.fields.shape[1])]
     for k in range(len(sizes[0])):
         now = [s[k] for s in sizes if k < len(s)]
         part = fields[:, : len(now), k, : max(now)]
@@ -85,14 +104,17 @@ def _draws(fields: Tensor) -> Draws | None:
 
 
 def _stacked(fields: Sequence[Tensor]) -> Tensor:
-    """Return [fields, C, K, W]; clients with fewer steps end in zeros that nobody reads."""
-    K = fields[0].shape[1]
-    if all(f.shape[1] == K for f in fields):
-        return torch.stack(list(fields), 1)
-    first = fields[0]
-    whole = first.new_zeros(first.shape[0], len(fields), K, first.shape[2])
-    for c, own in enumerate(fields):
-        whole[:, c, : own.shape[1]] = own
+    """Return [fields, C, K, W] of all clients; those with fewer steps end in zeros that nobody reads."""
+    if len(fields) == 1:
+        return fields[0]
+    K = fields[0].shape[2]
+    return torch.cat([own if own.shape[2] == K else _lengthened(own, K) for own in fields], 1)
+
+
+def _lengthened(fields: Tensor, K: int) -> Tensor:
+    """Return [fields, C, K, W] with zeros in the steps that there are not."""
+    whole = fields.new_zeros(*fields.shape[:2], K, fields.shape[3])
+    whole[:, :, : fields.shape[2]] = fields
     return whole
 
 

@@ -81,8 +81,7 @@ class Aggregation(Hooks):
             DivergedError: If the sums have NaN or Inf.
             AggregationError: If the sums cannot be turned into a target.
         """
-        self.sums.clients.finish()
-        returned, weight = self.sums.returned.tolist()
+        returned, weight = self.sums.counts()
         round.record("clients/returned", returned)
         round.record("clients/dropped", len(round.sampled) - returned)
         if returned == 0:
@@ -143,7 +142,8 @@ class _Sums:
         # A client uploads the buffers that its training has changed; the others count as what it received.
         self._buffers, self._times_changed = RunningMean(self._sent), torch.zeros(len(self._sent), dtype=torch.float64)
         self.loss = RunningMean({"loss": torch.zeros((), dtype=torch.float64)})
-        self.returned = torch.zeros(2, dtype=torch.float64)  # clients, and the sum of their weights
+        self._returned = [0.0, 0.0]  # this rank's clients, and the sum of their weights
+        self._of_all: torch.Tensor | None = None  # the same of all ranks
         ordered = round.federation.reduce == "ordered"
         self.clients = DistributedSums[ClientUpdate](self._add, self._tensors, ordered, round.device)
 
@@ -154,11 +154,17 @@ class _Sums:
             self._times_changed += torch.tensor([name in update.buffers for name in self._sent], dtype=torch.float64)
         loss = torch.tensor(update.metrics.get("loss", float("nan")), dtype=torch.float64)
         self.loss.add({"loss": loss}, weight)
-        self.returned += torch.tensor([1.0, weight], dtype=torch.float64)
+        self._returned = [self._returned[0] + 1.0, self._returned[1] + weight]
 
     def _tensors(self) -> list[torch.Tensor]:
+        self._of_all = torch.tensor(self._returned, dtype=torch.float64)
         sums = [*self.aggregator.tensors(), *self._buffers.tensors(), *self.loss.tensors()]
-        return [self.returned, self._times_changed, *sums]
+        return [self._of_all, self._times_changed, *sums]
+
+    def counts(self) -> list[float]:
+        """Bring the ranks together; return how many clients returned, and the sum of their weights."""
+        self.clients.finish()
+        return self._returned if self._of_all is None else self._of_all.tolist()
 
     def update_buffers(self, round: Round) -> None:
         """Copy the mean of every buffer that somebody changed into the network."""

@@ -36,7 +36,7 @@ class Evaluation:
     def update(self, split: str, net: nn.Module, batch: Batch, params: Params | None = None) -> Tensor:
         """Add one batch to a split's figures, at the network's parameters or at `params`; return the classes [B]."""
         inputs, targets = batch
-        last = use_channels_last(net, inputs.device, self.channels_last)
+        last = inputs.dim() == 4 and use_channels_last(net, inputs.device, self.channels_last)
         inputs = to_channels_last(inputs) if last else inputs
         logits = functional_call(net, params, (inputs,)) if params else net(inputs)
         logits = logits if logits.dtype == torch.float64 else logits.float()

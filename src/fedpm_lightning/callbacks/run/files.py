@@ -22,6 +22,8 @@ from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.report.history import History, Monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, Record, digest_of, read_rows, write_atomically
 
+_SHARE = 100  # a refresh waits so many times as long as the last one took
+
 
 class RunFiles(FederatedCallback):
     """Writes the files of a run and pushes the same row a round to every logger of the trainer.
@@ -35,7 +37,8 @@ class RunFiles(FederatedCallback):
         experiment: Name of the experiment the run belongs to; the configuration's `experiment` if None.
         label: Name of the method in tables; the configuration's `label`, or else the method's class, if None.
         monitor: The metric that decides `best`; chosen from what the run measures if None.
-        refresh_s: Least seconds between two refreshes of summary.json while training.
+        refresh_s: Least seconds between two refreshes of summary.json while training; more where a refresh takes so
+            long that it would cost over a hundredth of the time.
         text: config.yaml as a start writes it, once all of its checks have passed; none by default.
     """
 
@@ -63,7 +66,7 @@ class RunFiles(FederatedCallback):
         self._refresh_s, self._text = refresh_s, text
         self._csv = MetricsCsv(self.run_dir / "metrics.csv")
         self._facts: Facts = {}
-        self._written_at = 0.0
+        self._refresh_at = 0.0
         self._began = False
         self._record = Record()
         self._seen_by_wandb = 0
@@ -123,7 +126,7 @@ class RunFiles(FederatedCallback):
         if not self._began:
             return
         self._write_row(trainer, pl_module)
-        if time.monotonic() - self._written_at >= self._refresh_s:
+        if time.monotonic() >= self._refresh_at:
             self.write_summary()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -155,6 +158,7 @@ class RunFiles(FederatedCallback):
 
     def write_summary(self, finished: bool = False, error: str | None = None) -> None:
         """Write summary.json as the run stands now."""
+        began = time.monotonic()
         monitor, best, final = self.history.monitor, self.history.best, self.history.final
         names = {**self._names, "method_label": self._names["method_label"] or self._facts.get("method")}
         summary = {
@@ -177,7 +181,8 @@ class RunFiles(FederatedCallback):
             "config": self._config,
         }
         write_atomically(self.run_dir / "summary.json", to_json(summary))
-        self._written_at = time.monotonic()
+        now = time.monotonic()
+        self._refresh_at = now + max(self._refresh_s, _SHARE * (now - began))
 
     def _write_row(self, trainer: Trainer, module: LightningModule) -> None:
         row = {"round": trainer.current_epoch + 1.0, **federation_of(module).row}
