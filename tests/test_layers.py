@@ -14,6 +14,7 @@ BASE = {"types", "nested", "rng", "checks", "losses", "errors", "stopwatch"}
 # Each folder or module, and what of this package it may import besides itself: at its top, lazily or for types alone.
 ALLOWED = {
     **{name: set() for name in (*BASE, "version")},
+    "nested": {"checks"},  # what is a dictionary or a list
     "types": {"nested"},
     "schedules": {"checks"},
     "compression": BASE | {"curvature"},
@@ -30,10 +31,11 @@ ALLOWED = {
     "preconditioners": BASE | {"client", "curvature", "server"},
     "methods": BASE | {"client", "server", "optim", "preconditioners", "curvature", "compression"},
     "round": BASE | {"client", "compression", "curvature", "methods", "ranks", "schedules", "server"},
-    "callbacks": BASE | {"checkpoints", "client", "curvature", "ranks", "report", "round", "server", "version"},
+    "callbacks": BASE
+    | {"checkpoints", "client", "curvature", "ranks", "report", "round", "schedules", "server", "version"},
     "trainer": BASE | {"callbacks", "methods", "round"},
     "commands": BASE | {"callbacks", "checkpoints", "configuration", "data", "report", "round", "trainer"},
-    "sweep": {"checkpoints", "cli", "commands", "configuration", "report"},
+    "sweep": {"checkpoints", "checks", "cli", "commands", "configuration", "report"},
     "cli": {"commands", "configuration", "version"},
     "testing": BASE | {"client", "curvature", "data", "methods", "round", "schedules"},
     "__init__": {"callbacks", "client", "data", "methods", "round", "trainer", "types"},

@@ -39,7 +39,17 @@ def share(name: str, value: float) -> float:
 
 def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
     """Whether a value read from a file or a configuration has keys, which are strings there."""
-    return isinstance(value, Mapping)
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101 (a dict takes a tenth of the time)
+
+
+def is_dict(value: object) -> TypeIs[dict[str, Any]]:
+    """Whether a value read from a file or a configuration is a dictionary, which may be changed."""
+    return isinstance(value, dict)
+
+
+def is_sequence(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Whether a value is a list or a tuple."""
+    return isinstance(value, list | tuple)
 
 
 def is_list(value: object) -> TypeIs[list[Any]]:

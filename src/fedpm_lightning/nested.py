@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from fedpm_lightning.checks import is_mapping, is_sequence
 
 
 @runtime_checkable
@@ -30,11 +32,10 @@ def wire_bytes(message: object) -> int:
     """
     if isinstance(message, Tensor):
         return message.nbytes
-    if isinstance(message, dict) or isinstance(message, Mapping):  # noqa: SIM101 (a dict is told at a tenth of the cost)
-        parts = cast("Mapping[object, object]", message).values()
-        return sum([part.nbytes if type(part) is Tensor else wire_bytes(part) for part in parts])
-    if isinstance(message, list | tuple):
-        return sum([wire_bytes(part) for part in cast("Sequence[object]", message)])
+    if is_mapping(message):
+        return sum([part.nbytes if type(part) is Tensor else wire_bytes(part) for part in message.values()])
+    if is_sequence(message):
+        return sum([wire_bytes(part) for part in message])
     if isinstance(message, bool | int | float):
         return 8
     if message is None:
@@ -48,28 +49,39 @@ def wire_bytes(message: object) -> int:
 
 def named_leaves(value: object, name: str = "") -> Iterator[tuple[str, object]]:
     """Yield what stands in nested dictionaries, lists and tuples, with a dotted name."""
-    if isinstance(value, Mapping):
-        parts = [(str(key), part) for key, part in cast("Mapping[object, object]", value).items()]
-    elif isinstance(value, list | tuple):
-        parts = [(str(number), part) for number, part in enumerate(cast("Sequence[object]", value))]
+    if is_mapping(value):
+        parts = value.items()
+    elif is_sequence(value):
+        parts = enumerate(value)
     else:
         yield name, value
         return
     for key, part in parts:
-        yield from named_leaves(part, f"{name}.{key}" if name else key)
+        yield from named_leaves(part, f"{name}.{key}" if name else str(key))
 
 
-def copy_nested(value: Any, device: torch.device | None = None) -> Any:
+def map_leaves(change: Callable[[Any], Any], value: object) -> Any:
+    """Return nested dictionaries, lists and tuples (as lists) with `change` applied to all else that they hold."""
+    if isinstance(value, Tensor):  # first, since most leaves are
+        return change(value)
+    if is_mapping(value):
+        return {key: map_leaves(change, part) for key, part in value.items()}
+    if is_sequence(value):
+        return [map_leaves(change, part) for part in value]
+    return change(value)
+
+
+def copy_nested(value: object, device: torch.device | None = None) -> Any:
     """Return dictionaries, lists and tuples (as lists) with detached copies of their tensors.
 
     Args:
         value: What is copied; anything else than the above (a factor, a number) by `copy.deepcopy`.
         device: Where the copies lie; None: where the tensors lie.
     """
-    if isinstance(value, Tensor):
-        return value.detach().to(value.device if device is None else device, copy=True)
-    if isinstance(value, Mapping):
-        return {key: copy_nested(part, device) for key, part in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [copy_nested(part, device) for part in cast("Sequence[Any]", value)]
-    return copy.deepcopy(value)
+
+    def copied(leaf: object) -> object:
+        if isinstance(leaf, Tensor):
+            return leaf.detach().to(leaf.device if device is None else device, copy=True)
+        return copy.deepcopy(leaf)
+
+    return map_leaves(copied, value)

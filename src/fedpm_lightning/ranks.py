@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -53,7 +53,7 @@ def own_clients(clients: Sequence[Data], fixed: bool) -> list[Data]:
 
 @contextmanager
 def _collective() -> Generator[None]:
-    """Say that another rank is gone, where the backend would speak of its sockets."""
+    """Turn the backend's socket errors into one that says another rank is gone."""
     try:
         yield
     except RuntimeError as cause:
@@ -99,10 +99,10 @@ def all_states(states: dict[int, Part]) -> dict[int, Part]:
     _, ranks = rank_and_size()
     if ranks == 1:
         return states
-    gathered: list[Any] = [None] * ranks
+    gathered: list[dict[int, Part]] = [{}] * ranks
     with _collective():
         dist.all_gather_object(gathered, states)
-    return {client: state for part in cast("list[dict[int, Part]]", gathered) for client, state in part.items()}
+    return {client: state for part in gathered for client, state in part.items()}
 
 
 def all_items(items: Sequence[Item]) -> list[Item]:
@@ -110,7 +110,7 @@ def all_items(items: Sequence[Item]) -> list[Item]:
     _, ranks = rank_and_size()
     if ranks == 1:
         return list(items)
-    gathered: list[Any] = [None] * ranks
+    gathered: list[list[Item]] = [[]] * ranks
     with _collective():
         dist.all_gather_object(gathered, list(items))
-    return [item for part in cast(list[list[Item]], gathered) for item in part]
+    return [item for part in gathered for item in part]

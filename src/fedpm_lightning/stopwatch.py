@@ -43,7 +43,7 @@ class Stopwatch:
         self._open = False
 
     def start(self) -> Stopwatch:
-        """Begin at zero; whichever ran before stops."""
+        """Start at zero; a stopwatch that was running stops."""
         self.seconds.clear()
         self._open, Stopwatch.running = False, self
         return self

@@ -1,4 +1,4 @@
-"""The nouns of a federated round, and the legend of shapes used everywhere.
+"""The types of a federated round, and the legend of shapes used everywhere.
 
 Shape legend:
     N       clients in the experiment;  S = |S_t| clients in the cohort of one round

@@ -393,12 +393,12 @@ class Noisy(MixesSamples):
         (FedAvg, mlp, NoPerSample(), "NoPerSample has no per_sample"),
         (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), None, "BatchNorm1d (1) normalises"),
         (FedAvg, lambda: nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.1)), None, "Dropout (1) draws"),
-        (FedAvg, MixesSamples, None, "comes out otherwise together"),
+        (FedAvg, MixesSamples, None, "differs when stacked"),
         (FedAvg, Noisy, None, "random"),
         (FedAvg, Assigns, None, "buffer mean is reassigned in a forward pass"),
-        (MixesStates, mlp, None, "state mean comes out otherwise together"),
-        (NeedsItsState, mlp, None, "state sum comes out otherwise together"),
-        (MixesMessages, mlp, None, "message direction comes out otherwise together"),
+        (MixesStates, mlp, None, "state mean differs when stacked"),
+        (NeedsItsState, mlp, None, "state sum differs when stacked"),
+        (MixesMessages, mlp, None, "message direction differs when stacked"),
     ],
 )
 def test_what_cannot_be_stacked_is_told_beforehand(method, net, loss, reason):

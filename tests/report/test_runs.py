@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from fedpm_lightning.report.run import RunError, load_run
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import load_run
 from fedpm_lightning.report.runs import by_setting, find_runs
 from fedpm_lightning.report.tables.compare import main as compare
 

@@ -10,7 +10,8 @@ import pytest
 
 from fedpm_lightning.callbacks.run.weights_and_biases import finish_wandb
 from fedpm_lightning.cli import main
-from fedpm_lightning.report.run import Column, Heterogeneity, RunError
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import Column, Heterogeneity
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.weights_and_biases.offline import read_file, read_offline, records
 from fedpm_lightning.report.weights_and_biases.record import WandbRecord, only_ours, read_project, record_of, to_run

@@ -1,10 +1,10 @@
-"""The base classes of callbacks: Lightning's with the moments of a round added, the aggregation, and diagnostics."""
+"""Base classes of callbacks: Lightning's Callback with the hooks of a round, the aggregation, and diagnostics."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import ClassVar
 
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.callbacks import Callback
 
 from fedpm_lightning import round as core
@@ -14,7 +14,7 @@ from fedpm_lightning.types import ClientUpdate
 
 
 class FederatedCallback(Hooks, Callback):
-    """Base class of callbacks that look at rounds: `Hooks` has the moments, in the order in which they come."""
+    """Base class of callbacks with hooks for rounds; `Hooks` lists them in the order in which they fire."""
 
     records: ClassVar[tuple[str, ...] | None] = None
     """The figures that it puts into a round's row; `name/` stands for all below. None: unknown."""
@@ -28,17 +28,12 @@ def federation_of(module: LightningModule) -> Federation:
     """
     found = getattr(module, "federation", None)
     if not isinstance(found, Federation):
-        raise TypeError(f"{type(module).__name__} runs no federation: callbacks of rounds need a FederatedModule")
+        raise TypeError(f"{type(module).__name__} runs no federation: callbacks with round hooks need FederatedModule")
     return found
 
 
-def data_of(trainer: Trainer) -> Any:
-    """Return the trainer's FederatedData (typed loosely: callbacks import no data)."""
-    return cast(Any, trainer).datamodule
-
-
 class Aggregation(core.Aggregation, FederatedCallback):
-    """Plain aggregation as the method defines it; `FederatedModule` adds it where the trainer has no other."""
+    """The method's own aggregation; `FederatedModule` adds it where the trainer has no other."""
 
     records = ("train/loss", "clients/returned", "clients/dropped")
 
@@ -61,9 +56,9 @@ def check_buffers(federation: Federation, why: str) -> None:
 
 
 class Diagnostic(FederatedCallback):
-    """Looks every so many rounds, at updates that will be mixed, and changes nothing.
+    """Base class of callbacks that inspect the updates every `every` rounds and change nothing.
 
-    Nothing outlives a round, so a resumed run goes on with the same figures.
+    No state outlives a round, so a resumed run records the same figures.
 
     Args:
         every: Look in each round whose number (from 1) is a multiple of it.
@@ -78,7 +73,7 @@ class Diagnostic(FederatedCallback):
         self._warned = False
 
     def on_round_start(self, round: Round) -> None:
-        """Decide whether this round is looked at, and start empty sums."""
+        """Decide whether this round is inspected, and start empty sums."""
         self.due = (round.number + 1) % self.every == 0
         if self.due:
             self.begin(round)

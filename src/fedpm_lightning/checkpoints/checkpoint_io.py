@@ -46,7 +46,7 @@ class RunCheckpointIO(TorchCheckpointIO):
         self.config: dict[str, Any] = {}
         self._versions: Versions = {}
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None) -> None:
         """Write a checkpoint; the last step, the manifest, commits it."""
         # What Lightning hands from a spawned process to the first one is weights alone.
         path, round = Path(path), int(checkpoint.get("global_step", -1))
@@ -74,7 +74,7 @@ class RunCheckpointIO(TorchCheckpointIO):
         return versions
 
     def load_checkpoint(
-        self, path: str | Path, map_location: Callable[..., Any] | None = None, weights_only: bool | None = None
+        self, path: str | Path, map_location: Callable[..., object] | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
         """Read a checkpoint with its clients' files. Tensors and numbers only, whatever `weights_only` says.
 

@@ -26,7 +26,7 @@ class Difference(NamedTuple):
         return f"{self.key}: {self.before!r} in the checkpoint, {self.now!r} now"
 
 
-def compare(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
+def compare(before: Mapping[str, object], now: Mapping[str, object]) -> tuple[list[Difference], list[Difference]]:
     """Return (differences that make it another experiment, differences worth a line)."""
     old, new = canonical(before), canonical(now)
     changed = [Difference(k, old.get(k), new.get(k)) for k in sorted(old | new) if old.get(k) != new.get(k)]

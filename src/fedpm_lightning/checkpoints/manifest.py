@@ -15,9 +15,10 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from fedpm_lightning.checkpoints.atomic_files import digest, write_durably
+from fedpm_lightning.checks import is_mapping
 
 VERSION = 1
 CLIENTS = "clients"
@@ -71,7 +72,8 @@ class Manifest:
         """Tell whether every field is of its type, and every file lies in the checkpoints' folder."""
         inside = all(re.fullmatch(rf"{CLIENTS}/\d+-r\d+\.pt", file) for file, _ in self.clients.values())
         numbers = [self.round, *([] if self.best is None else [self.best])]
-        typed = isinstance(cast(object, self.sha256), str) and isinstance(cast(object, self.config), dict)
+        found: dict[str, object] = vars(self)
+        typed = isinstance(found["sha256"], str) and is_mapping(found["config"])
         return inside and typed and all(type(number) is int and number >= 0 for number in numbers)
 
     def problem(self, folder: Path) -> str | None:

@@ -7,13 +7,17 @@ import pickle
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
 from fedpm_lightning.checkpoints.atomic_files import NO_ROOM, DiskFullError, digest, from_file, write_durably
 from fedpm_lightning.checkpoints.identity import compare, refuse
 from fedpm_lightning.checkpoints.manifest import manifest_of, newest_intact
+from fedpm_lightning.checks import is_mapping
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 WANDB_ID = "wandb_id.txt"
 
@@ -37,7 +41,7 @@ def _print_line(line: str) -> None:
         print(line, flush=True)
 
 
-def compare_with(checkpoint: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
+def compare_with(checkpoint: Path, config: Mapping[str, object]) -> tuple[str, ...]:
     """Refuse a checkpoint of another experiment; return what else changed.
 
     Raises:
@@ -72,9 +76,7 @@ def check_checkpoint(path: Path, net: Mapping[str, Any]) -> int:
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as cause:
         reason = str(cause).splitlines()[0][:80]
         raise ValueError(f"{path} is no checkpoint of tensors and numbers ({type(cause).__name__}: {reason})") from None
-    if not (
-        isinstance(content, dict) and {"state_dict", "federated", "global_step"} <= set(cast("dict[str, Any]", content))
-    ):
+    if not (is_mapping(content) and content.keys() >= {"state_dict", "federated", "global_step"}):
         raise ValueError(f"{path} is no checkpoint of a federated run: it lacks state_dict, federated or global_step")
     old = {name: tuple(tensor.shape) for name, tensor in content["state_dict"].items()}
     new = {name: tuple(tensor.shape) for name, tensor in net.items()}
@@ -106,7 +108,7 @@ def clear_requeue(run_dir: Path, fresh: bool) -> None:
             path.unlink()
 
 
-def choose_wandb_run(loggers: Sequence[Any], run_dir: Path, fresh: bool) -> None:
+def choose_wandb_run(loggers: Sequence[Namespace | bool], run_dir: Path, fresh: bool) -> None:
     """Give a WandbLogger the run folder's id, so that a restart continues the same W&B run.
 
     An id given by hand stays, and so does one that W&B itself chose (a sweep's agent sets it in the environment).

@@ -31,7 +31,7 @@ class Sequential:
 
     @classmethod
     def make(cls, clients_per_chunk: int, stackable: Stackable) -> Sequential:
-        """Return one; as far as it cares, for chunks of so many clients of a method that stacks such clients."""
+        """Return one for chunks of `clients_per_chunk` clients of a method that declares `stackable`."""
         return cls()
 
     def train(self, local: LocalRound, clients: Sequence[ClientData]) -> Iterator[UpdateAndState]:
@@ -103,7 +103,7 @@ class Vectorized(Sequential):
             return None
 
     def stack(self, local: LocalRound, clients: int) -> StackedModel:
-        """Return leaves for so many clients; those of the last chunk, if they fit."""
+        """Return leaves for this many clients, reusing those of the last chunk if they fit."""
         if self._stack is None or self._stack.clients != clients or self._stack.net is not local.model.net:
             self._stack = None  # before the new one is made: not two at a time
             self._stack = StackedModel(local.model, clients)

@@ -6,12 +6,13 @@ All parts of an upload are checked with one wait for the device; only a bad one 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.types import ClientUpdate
@@ -82,11 +83,11 @@ def _leaves(name: str, part: object) -> Iterator[tuple[str, Tensor]]:
         yield name, part
     elif isinstance(part, float):
         yield name, torch.tensor(part, dtype=torch.float64)
-    elif isinstance(part, Mapping):
-        for key, inner in cast("Mapping[str, object]", part).items():
+    elif is_mapping(part):
+        for key, inner in part.items():
             yield from _leaves(f"{name}.{key}" if name else str(key), inner)
-    elif isinstance(part, list | tuple):
-        for number, inner in enumerate(cast("Iterable[object]", part)):
+    elif is_sequence(part):
+        for number, inner in enumerate(part):
             yield from _leaves(f"{name}.{number}", inner)
     elif hasattr(part, "wire_bytes"):  # a factor or a compressed matrix: its tensors are its attributes
         yield from _leaves(name, vars(part))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -126,7 +126,7 @@ class LocalModel:
 
     def _loss(self, net: Callable[[Tensor], Any], inputs: Tensor, targets: Tensor) -> Tensor:
         with fresh_autocast(inputs.device):
-            return self.objective(cast(Tensor, net(self.in_memory_format(inputs))), targets, self.params)
+            return self.objective(net(self.in_memory_format(inputs)), targets, self.params)
 
     @torch.no_grad()
     def value(self, batch: Batch) -> float:

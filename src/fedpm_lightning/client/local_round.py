@@ -91,7 +91,7 @@ class LocalRound:
         return client
 
     def _first_state(self, client: Client) -> ClientState:
-        """Return what the method keeps for a client before its first round; it may look at the network at theta."""
+        """Return a client's state before its first round; the method may inspect the network at theta."""
         if not self.method.stateful:
             return {}
         client.start()
@@ -137,7 +137,7 @@ class LocalRound:
         return self.guarded(data, prepared)
 
     def prepare_upload(self, update: ClientUpdate, state: ClientState) -> UpdateAndState:
-        """Let everyone see or change what a client is about to send; put it into the form in which it is sent."""
+        """Call the hooks on what a client is about to send, and compress it."""
         if self.on_end is not None:
             self.on_end(update)
         if self.pack is None or update.dropped:
@@ -146,7 +146,7 @@ class LocalRound:
 
     @property
     def sends_unchanged(self) -> bool:
-        """Whether nobody looks at an update before it is sent, nor changes its form."""
+        """Whether no hook and no compression touches an update before it is sent."""
         return self.on_end is None and self.pack is None
 
     def _message_state(self, client: int) -> ClientState:
@@ -154,7 +154,7 @@ class LocalRound:
         return self.store.get(client, dict).get(MESSAGE, {})
 
     def guarded(self, data: ClientData, result: Callable[[], UpdateAndState]) -> UpdateAndState | None:
-        """Return a client's result, worked out under its own random numbers; None if it was dropped as bad.
+        """Return a client's result, computed with its own random numbers; None if it was dropped as bad.
 
         Raises:
             BadClientError: Naming round, client and cause.

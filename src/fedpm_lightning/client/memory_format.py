@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 def channels_last_is_faster(net: nn.Module, device: torch.device) -> bool:
-    """Return whether `net` runs faster on channels-last images on `device`, in the precision of this moment."""
+    """Return whether `net` runs faster on channels-last images on `device`, in the current precision."""
     if not any(isinstance(module, nn.Conv2d) for module in net.modules()):
         return False
     return device.type == "cpu" or (device.type == "cuda" and torch.is_autocast_enabled(device.type))

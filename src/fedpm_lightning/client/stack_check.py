@@ -1,4 +1,4 @@
-"""Can this method train stacked clients with this network and loss? Looked up, and then tried on a few real samples.
+"""Check whether a method, network and loss allow stacked clients: by known obstacles, then by a trial on real samples.
 
 The trial is what makes `vectorized` safe: two clients of unequal size train alone and together, for two rounds, and all
 that they would send and keep must agree. It meets whatever no list of layers could: a network that mixes samples, draws
@@ -51,7 +51,7 @@ class Excerpt:
         return len(self.sizes)
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
-        """Yield the batches: each begins with another sample."""
+        """Yield the batches; each begins with a different sample."""
         inputs, targets = self.samples
         for step, size in enumerate(self.sizes):
             rows = (torch.arange(size) + step + self.client) % len(targets)
@@ -81,7 +81,7 @@ def why_not_stacked(local: LocalRound, stackable: Stackable, data: ClientData) -
 
 
 def _isolated(local: LocalRound) -> LocalRound:
-    """Return the round with a network, a loss, a method and a broadcast of its own, which nobody else sees."""
+    """Return a copy of the round with its own network, loss, method and broadcast."""
     model = LocalModel(local.model.net, copy.deepcopy(local.model.objective), local.model.channels_last)
     method, broadcast = copy.deepcopy(local.method), copy.deepcopy(local.broadcast)
     isolated = replace(local, model=model, method=method, broadcast=broadcast, store=ClientStore())
@@ -90,7 +90,7 @@ def _isolated(local: LocalRound) -> LocalRound:
 
 @contextmanager
 def _without_warnings() -> Generator[None]:
-    """Keep what the trial would log of its damping: it is no part of the run."""
+    """Silence the trial's damping warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -100,11 +100,11 @@ def _without_warnings() -> Generator[None]:
 
 
 def _silent(*args: object) -> None:
-    """No callback sees the trial."""
+    """Hide the trial from callbacks."""
 
 
 def _known_obstacle(local: LocalRound, stackable: Stackable) -> str | None:
-    """Look for what is known not to work."""
+    """Return a known obstacle to stacking, if there is one."""
     loss, model = local.model.objective.loss, local.model
     if stackable == "no":
         return f"{type(local.method).__name__}, with these settings, looks at one client at a time"

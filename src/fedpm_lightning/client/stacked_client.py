@@ -1,4 +1,4 @@
-"""Several clients as ONE client: what a method computes for it is computed for all, and comes apart at the end.
+"""Several clients as one: a method's code runs once for all of them, and the result is split at the end.
 
 A method's `client_update` runs unchanged. `client.model.params` and `client.state` hold tensors [C, ...], theta and
 what the server sent broadcast against them, `client.each` multiplies by one number a client. The update that comes
@@ -16,10 +16,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.client.client import Client, changed
 from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
 from fedpm_lightning.client.stacked_model import StackedModel
 from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.nested import map_leaves
 from fedpm_lightning.types import (
     Batch,
     ClientData,
@@ -58,7 +60,7 @@ class StackedUpdate(ClientUpdate):
 
 
 class Chunk:
-    """The local data of several clients, in order of falling steps. What only one client has is refused."""
+    """The local data of several clients, in order of decreasing steps; what only a single client has raises."""
 
     def __init__(self, clients: Sequence[ClientData], work: LocalWork) -> None:
         self.clients = sorted(clients, key=lambda data: -data.steps(work))
@@ -74,7 +76,7 @@ class Chunk:
         raise NotImplementedError(_NOT_STACKED)
 
     def steps(self, work: LocalWork) -> int:
-        """Return the steps of the client that has most."""
+        """Return the largest number of steps of any client."""
         return self.clients[0].steps(work)
 
     def batches(self, round: int, work: LocalWork) -> Iterator[Batch]:
@@ -169,19 +171,19 @@ def parts(stacked: Mapping[str, Any], clients: int) -> list[dict[str, Any]]:
     return [dict(zip(stacked, (column[c] for column in columns), strict=True)) for c in range(clients)]
 
 
-def part(stacked: Any, client: int) -> Any:
+def part(stacked: object, client: int) -> Any:
     """Return one client's part of a message or a state.
 
     Raises:
         TypeError: If something in it is neither a tensor, a preconditioner, nor a container of such.
     """
-    if isinstance(stacked, Tensor | Preconditioner):
-        return stacked[client]
-    if isinstance(stacked, Mapping):
-        return {key: part(value, client) for key, value in cast("Mapping[Any, Any]", stacked).items()}
-    if isinstance(stacked, list | tuple):
-        return [part(value, client) for value in cast("Sequence[Any]", stacked)]
-    raise TypeError(f"a stacked update holds a {type(stacked).__name__}: it cannot be told which client's it is")
+
+    def of_client(leaf: object) -> Tensor | Preconditioner:
+        if not isinstance(leaf, Tensor | Preconditioner):
+            raise TypeError(f"a stacked update holds a {type(leaf).__name__}: it cannot be told which client's it is")
+        return leaf[client]
+
+    return map_leaves(of_client, stacked)
 
 
 def stack_states(states: Sequence[ClientState]) -> ClientState:
@@ -191,18 +193,12 @@ def stack_states(states: Sequence[ClientState]) -> ClientState:
 
 def split_state(state: ClientState, client: int) -> ClientState:
     """Return one client's state as tensors of their own: a view would keep the whole stack in memory and on disk."""
-    return {key: _cloned(part(value, client)) for key, value in state.items()}
+    return map_leaves(torch.clone, part(state, client))
 
 
 def _stack(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], Tensor):
         return torch.stack(list(parts))
-    if isinstance(parts[0], Mapping):
-        return {key: _stack([one[key] for one in parts]) for key in cast("Mapping[Any, Any]", parts[0])}
+    if is_mapping(parts[0]):
+        return {key: _stack([one[key] for one in parts]) for key in parts[0]}
     raise TypeError(f"a client's state holds a {type(parts[0]).__name__}, which cannot be stacked")
-
-
-def _cloned(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _cloned(inner) for key, inner in cast("Mapping[Any, Any]", value).items()}
-    return value.clone()

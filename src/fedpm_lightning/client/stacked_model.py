@@ -12,7 +12,6 @@ in the meantime (weight decay, momentum) is nobody's result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -46,7 +45,7 @@ class StackedModel(LocalModel):
         self.params = {
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()
         }
-        self._general = vmap(lambda leaves, x: cast(Tensor, functional_call(self.net, leaves, (x,))))
+        self._general = vmap(lambda leaves, x: functional_call(self.net, leaves, (x,)))
         self._filled: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         self._reset()
 
@@ -63,7 +62,7 @@ class StackedModel(LocalModel):
         self._reset()
 
     def set_batch_sizes(self, sizes: Sequence[int]) -> None:
-        """Say how many samples of the next batch count, for each of the first m clients; the others have left."""
+        """Set how many samples of the next batch count, for each of the first m clients; the others have finished."""
         self._save_finished(len(sizes))
         self._sizes = list(sizes)
         for client, size in enumerate(sizes):
@@ -71,7 +70,7 @@ class StackedModel(LocalModel):
             self._seen[client] += size
 
     def finish(self) -> list[LocalResult]:
-        """Put back the leaves of those who left early; return each client's steps and loss."""
+        """Restore the leaves of clients that finished early; return each client's steps and loss."""
         with torch.no_grad():
             for first, params in self._finished:
                 for name, p in self.params.items():
@@ -82,14 +81,14 @@ class StackedModel(LocalModel):
         return results
 
     def _save_finished(self, m: int) -> None:
-        """Keep what the clients after the first m have come to."""
+        """Save the results of the clients after the first m."""
         if m < len(self._sizes):
             self._finished.append((m, clone_params({name: p[m : len(self._sizes)] for name, p in self.params.items()})))
 
     def gradient(
         self, batch: Batch, observe: Sequence[Layer] = (), errors: bool = False
     ) -> tuple[Tensor, Mapping[str, Observed]]:
-        """Put the gradient of each client's loss into `.grad`; those who have left get zeros.
+        """Put the gradient of each client's loss into `.grad`; finished clients get zeros.
 
         Args:
             batch: Inputs [m, B, ...] and targets [m, B, ...] of the clients that `set_batch_sizes` named.
@@ -107,7 +106,7 @@ class StackedModel(LocalModel):
 
         def forward(leaves: Params, x: Tensor) -> tuple[Tensor, dict[str, Rows]]:
             with collect_input_rows(self.net, observe, reduce=even) as rows:
-                logits = cast(Tensor, functional_call(self.net, leaves, (x,)))
+                logits: Tensor = functional_call(self.net, leaves, (x,))
             return logits, dict(rows)
 
         with fresh_autocast(inputs.device):

@@ -1,4 +1,4 @@
-"""Clients' states on the disk: written once, then mapped into memory, so that only what is read takes any.
+"""Client states on disk, written once and memory-mapped, so that only what is read takes memory.
 
 The files are scratch, not checkpoints: they lie in a hidden folder that goes with the process, and a start removes what
 a killed one left. The folder is the run's own, because the system's temporary folder is often memory itself.
@@ -14,18 +14,18 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from fedpm_lightning.nested import named_leaves
 from fedpm_lightning.types import ClientState
 
 MIB = 2**20
 
 
 class StateFiles:
-    """A scratch folder of states, made when the first one comes.
+    """A scratch folder of states, created with the first one.
 
     Args:
         parent: Where the folder is made; None: where the system keeps temporary files.
@@ -63,7 +63,7 @@ class StateFiles:
         return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
 
     def drop(self, client: int) -> None:
-        """Remove a client's file; tensors that lie in it stay good."""
+        """Remove a client's file; tensors that map it stay valid."""
         path = self._files.pop(client, None)
         if path is not None:
             with contextlib.suppress(PermissionError):  # Windows removes a mapped file only with its folder
@@ -87,7 +87,7 @@ class StateFiles:
 
 
 def give_back_memory() -> None:
-    """Give the C allocator's free pages back to the system, where it is glibc's.
+    """Return the C allocator's free pages to the system, if it is glibc's.
 
     It keeps blocks of a state's size for later ones, between which live states lie: without this the process keeps
     growing with the clients, and only the states themselves are bounded.
@@ -96,10 +96,6 @@ def give_back_memory() -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def size_of(value: Any) -> int:
+def size_of(value: object) -> int:
     """Return the bytes of all tensors in a state."""
-    if isinstance(value, Tensor):
-        return value.nbytes
-    if isinstance(value, dict):
-        return sum(map(size_of, cast("dict[str, Any]", value).values()))
-    return sum(map(size_of, cast("list[Any]", value))) if isinstance(value, list | tuple) else 0
+    return sum(leaf.nbytes for _, leaf in named_leaves(value) if isinstance(leaf, Tensor))

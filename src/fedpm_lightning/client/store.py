@@ -1,4 +1,4 @@
-"""Where clients' states live between rounds: on the CPU, keyed by client, made at a client's first round.
+"""Client states between rounds: on the CPU, keyed by client, created in a client's first round.
 
 Above a bound they live on the disk: the states that were changed longest ago go first.
 """
@@ -59,7 +59,7 @@ class ClientStore:
         return copy_nested(stored) if stored is not None else init()
 
     def put(self, client: int, state: ClientState) -> None:
-        """Take a copy of a client's new state; it counts from the end of the round.
+        """Store a copy of a client's new state; `commit` makes it current.
 
         Raises:
             RoundError: If something in it could not be read back from a checkpoint.
@@ -99,7 +99,7 @@ class ClientStore:
             self._store_state(client, copy_nested(states[client], CPU))
 
     def _store_state(self, client: int, state: ClientState) -> bool:
-        """Take a state; move the oldest ones to the disk while those in memory are above the bound, and say so."""
+        """Store a state; move the oldest ones to disk while those in memory exceed the bound."""
         self._states[client] = state
         if self._bound is None:
             return False
@@ -116,7 +116,7 @@ class ClientStore:
 
 
 def check_plain(state: ClientState, what: str) -> None:
-    """Check that a state holds only what a checkpoint can give back.
+    """Check that a state holds only what a checkpoint can restore.
 
     Raises:
         RoundError: Naming the first entry of another kind.

@@ -1,16 +1,16 @@
-"""Do two clients send and keep the same, up to rounding? Parameters, message, buffers and state are compared.
+"""Compare what two clients send and keep, up to rounding: parameters, message, buffers and state.
 
 Parameters are measured against how far they moved from theta, everything else against its own size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
+from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.client.local_round import UpdateAndState
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
@@ -45,11 +45,11 @@ def first_difference(alone: UpdateAndState, together: UpdateAndState, theta: Par
     return found
 
 
-def _differs(kind: str, a: Mapping[str, Any], b: Mapping[str, Any], size: Params) -> str | None:
+def _differs(kind: str, a: Mapping[str, object], b: Mapping[str, object], size: Params) -> str | None:
     """Return which tensor of two dictionaries differs, and by how much."""
     ours, theirs = dict(_numbers(kind, a)), dict(_numbers(kind, b))
     if {k: t.shape for k, t in ours.items()} != {k: t.shape for k, t in theirs.items()}:
-        return f"{kind or 'the parameters'} has another form together than alone"
+        return f"{kind or 'the parameters'} has another form when stacked than alone"
     largest = max((float(t.abs().max()) for t in ours.values() if t.numel()), default=0.0)
     for name, own in ours.items():
         if not own.numel():
@@ -57,7 +57,7 @@ def _differs(kind: str, a: Mapping[str, Any], b: Mapping[str, Any], size: Params
         difference = float((theirs[name] - own).abs().max())
         scale = float(size[name]) if name in size else float(own.abs().max()) + NOISE * largest
         if not difference <= _tolerance(own) * scale:
-            return f"{name} comes out otherwise together ({difference:.1e}) than alone"
+            return f"{name} differs when stacked ({difference:.1e}) than alone"
     return None
 
 
@@ -70,11 +70,11 @@ def _numbers(name: str, part: object) -> Iterator[tuple[str, Tensor]]:
         yield name, part if part.is_floating_point() else part.double()
     elif isinstance(part, bool | int | float):
         yield name, torch.tensor(float(part), dtype=torch.float64)
-    elif isinstance(part, Mapping):
-        for key, inner in cast("Mapping[str, object]", part).items():
+    elif is_mapping(part):
+        for key, inner in part.items():
             yield from _numbers(f"{name} {key}".strip(), inner)
-    elif isinstance(part, Sequence) and not isinstance(part, str):
-        for place, inner in enumerate(cast("Sequence[object]", part)):
+    elif is_sequence(part):
+        for place, inner in enumerate(part):
             yield from _numbers(f"{name} {place}".strip(), inner)
 
 

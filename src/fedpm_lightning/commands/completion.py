@@ -1,4 +1,4 @@
-"""What the shell's TAB offers: commands, keys, classes and their keys, names of shipped files, values.
+"""Shell completion of commands, keys, classes and their keys, names of shipped files, and values.
 
 argcomplete asks the program at each TAB. A script made once (shtab) could not know the keys of the class that this line
 chooses, nor a configuration of your own. Everything is read off sources and files: torch is not loaded.
@@ -28,7 +28,7 @@ CONFIGURED = ("fit", "validate", "test", "partition")
 
 
 def complete(commands: Mapping[str, str], **how: Any) -> None:
-    """Answer the shell and end the process; without the extra `completion` it just ends.
+    """Complete and exit; without the extra `completion` just exit.
 
     Args:
         commands: Command -> the module with its `make_parser`.
@@ -46,7 +46,7 @@ def complete(commands: Mapping[str, str], **how: Any) -> None:
 
 
 def parser_of(commands: Mapping[str, str], words: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser that knows every command, and the options of the one that the words begin with."""
+    """Return a parser that knows every command, and the options of the command that was typed."""
     parser = argparse.ArgumentParser(prog="fedpm", add_help=False)
     parser.add_argument("--version", action="store_true")
     parser.add_argument("--help", action="store_true")
@@ -65,7 +65,7 @@ def parser_of(commands: Mapping[str, str], words: Sequence[str]) -> argparse.Arg
 
 
 def _offer_names(command: str, action: argparse.Action) -> None:
-    """Let a command's positional argument offer what ships."""
+    """Complete a command's positional argument with the names of shipped files."""
     kinds: dict[str, tuple[Kind, ...]] = {"sweep": ("sweeps",), "configs": ("configs", "sweeps")}
     if not action.option_strings and command in kinds:
         _completed(
@@ -74,7 +74,7 @@ def _offer_names(command: str, action: argparse.Action) -> None:
 
 
 def _add_keys(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    """Add the keys of the configuration, and those of the classes that the words name."""
+    """Add the keys of the configuration, and those of the classes named on the command line."""
     _completed(parser.add_argument("--config", "-c", action="append"), lambda: list(shipped("configs")), files=True)
     _completed(parser.add_argument("--help", "-h", nargs="*"), _topics)
     parser.add_argument("--print_config", action="store_true")
@@ -118,9 +118,9 @@ def _values(key: Key) -> list[str]:
 
 
 def _completed(action: argparse.Action, names: Callable[[], list[str]], files: bool = False) -> None:
-    """Let an option offer these names, and files too."""
+    """Complete an option with these names, and with files."""
 
-    def offer(prefix: str, **_: Any) -> list[str]:
+    def offer(prefix: str, **_: object) -> list[str]:
         from argcomplete.completers import FilesCompleter
 
         return [*names(), *(FilesCompleter()(prefix) if files else [])]

@@ -1,4 +1,4 @@
-"""The command `fedpm configs`: what ships with the package, by name; shows a file, or copies it to be changed."""
+"""The command `fedpm configs`: lists the files that ship with the package, shows one, or copies it for editing."""
 
 from __future__ import annotations
 

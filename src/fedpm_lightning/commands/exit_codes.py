@@ -1,4 +1,4 @@
-"""What a command ends with, as an exit code and an error of a few lines."""
+"""Exit codes of the commands, and errors of a few lines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ USER_ERRORS = (MisconfigurationException, ValueError, OSError, ImportError, Synt
 
 
 def run(argv: list[str], cli: type[FedpmCLI]) -> int:
-    """Run the command and turn what it ends with into an exit code."""
+    """Run the command and return its exit code."""
     quiet_lightning()
     try:
         command_line(cli, under_agent(read(argv)))
@@ -49,7 +49,7 @@ def run(argv: list[str], cli: type[FedpmCLI]) -> int:
 
 
 def exit_code(stop: SystemExit) -> int:
-    """Return the code for what Lightning turns into SystemExit: it has 0 for SIGTERM and 1 for Ctrl-C."""
+    """Return the code of a signal that Lightning turned into SystemExit, with 0 for SIGTERM and 1 for Ctrl-C."""
     if isinstance(stop, SIGTERMException):
         return 143
     if isinstance(stop.__context__, KeyboardInterrupt):

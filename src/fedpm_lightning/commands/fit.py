@@ -1,11 +1,11 @@
-"""The commands fit, validate and test: a run in its folder, with what every run has besides what it was asked for."""
+"""The commands fit, validate and test: a run in its folder, with the callbacks that every run gets."""
 
 from __future__ import annotations
 
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import yaml
@@ -37,6 +37,9 @@ from fedpm_lightning.commands.wandb_logger import prepare_loggers, sweep_tags
 from fedpm_lightning.report.history import choose_monitor
 from fedpm_lightning.trainer.start_check import callbacks_of
 
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
 
 class FitCLI(FedpmCLI):
     """Runs fit, validate or test."""
@@ -63,8 +66,8 @@ class FitCLI(FedpmCLI):
             settings.run_dir = settings.run_dir or str(Path(settings.ckpt_path or "").resolve().parent)
         prepare_loggers(as_list(settings.trainer.logger), Path(settings.run_dir), self.recorded_config)
 
-    def choose_start(self, settings: Any) -> None:
-        """Find the checkpoint to go on from, and refuse one of another experiment."""
+    def choose_start(self, settings: Namespace) -> None:
+        """Find the checkpoint to resume from, and refuse one of another experiment."""
         run_dir, fresh = Path(settings.run_dir), settings.resume == "never"
         if settings.ckpt_path is None and not fresh:
             settings.ckpt_path = last_checkpoint(run_dir, must=settings.resume == "must")
@@ -75,7 +78,7 @@ class FitCLI(FedpmCLI):
         choose_wandb_run(as_list(settings.trainer.logger), run_dir, fresh)
 
     def instantiate_classes(self) -> None:
-        """Build the objects; look at the checkpoint before anything is loaded into them."""
+        """Build the objects, and check the checkpoint before it is loaded."""
         super().instantiate_classes()
         path = self.settings.ckpt_path
         if path is None:
@@ -85,8 +88,8 @@ class FitCLI(FedpmCLI):
             check_intact(Path(path))
             print(f"{self.subcommand} of {path}, saved after round {done}")
 
-    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer with the frame's callbacks and the run's own root folder."""
+    def instantiate_trainer(self, **kwargs: object) -> Trainer:
+        """Build the trainer with the callbacks of every run and the run's folder as root."""
         given = as_list(self._get(self.config_init, "trainer").get("callbacks"))
         frame = self.run_callbacks() if self.subcommand == "fit" else []
         root = str(self.settings.run_dir)
@@ -95,7 +98,7 @@ class FitCLI(FedpmCLI):
         return super().instantiate_trainer(callbacks=given + frame, default_root_dir=root, **kwargs)
 
     def run_callbacks(self) -> list[Callback]:
-        """Return what every run has: its files, a progress bar, W&B's metric axes and checkpoints."""
+        """Return the callbacks of every run: its files, a progress bar, W&B's metric axes and checkpoints."""
         run_dir = Path(self.settings.run_dir)
         config = self.recorded_config
         monitor = choose_monitor(measured(self.settings))
@@ -124,7 +127,7 @@ class FitCLI(FedpmCLI):
         return f"threads: {torch.get_num_threads()} ({why}); --threads sets another number"
 
     def after_fit(self) -> None:
-        """Say why rounds were not trained, where that is no error."""
+        """Print why rounds were not trained, if that is no error."""
         done, rounds = self.trainer.global_step, self.settings.rounds
         line = ""
         if done >= rounds and done == self.done_before:

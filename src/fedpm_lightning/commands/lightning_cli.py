@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 
@@ -20,6 +20,9 @@ from fedpm_lightning.configuration.parser import ShortErrorParser
 from fedpm_lightning.configuration.read import Configuration, read
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.trainer.module import FederatedModule
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 
 class FedpmCLI(LightningCLI):
@@ -53,20 +56,20 @@ class FedpmCLI(LightningCLI):
         return
 
     def before_instantiate_classes(self) -> None:
-        """Print the configuration and leave, if that is all that is asked for; check the values."""
+        """Check the values; with --print_config print the configuration and exit."""
         if any(name == "print_config" for name, _ in self.configuration.print_options):
             print(self.text_of(self.settings), end="")
             raise SystemExit(0)
         check_values(self.settings, self.configuration.composed)
 
-    def text_of(self, settings: Any) -> str:
+    def text_of(self, settings: Namespace) -> str:
         """Return the command's complete configuration as YAML."""
         parser = self._parser(self.subcommand)
         return str(parser.dump(settings, skip_none=False, skip_link_targets=False, format="yaml"))
 
 
 def command_line(cli: type[FedpmCLI], configuration: Configuration) -> FedpmCLI:
-    """Hand a configuration to jsonargparse, and do with the result what `cli` does."""
+    """Parse a configuration with jsonargparse, and run `cli` on the result."""
     FedpmCLI.command = ShortErrorParser.command = configuration.command
     FedpmCLI.configuration, ShortErrorParser.composed = configuration, configuration.composed
     parser_kwargs: dict[str, Any] = {command: {"allow_abbrev": False} for command in FedpmCLI.subcommands()}
@@ -107,7 +110,7 @@ def parse(argv: Sequence[str]) -> Any:
 class _OnlyAParser(FedpmCLI):
     """The command line up to its parser: building it takes as long as parsing twice, so it is built once."""
 
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+    def parse_arguments(self, parser: LightningArgumentParser, args: object) -> None:
         self.config = {"subcommand": self.command}  # pyright: ignore[reportIncompatibleVariableOverride, reportAttributeAccessIssue]
 
     def _set_seed(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The command `fedpm new`: a method, a data set or a callback of one's own, as three small files that run at once."""
+"""The command `fedpm new`: a skeleton of a method, a data set or a callback, in three small files that run at once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def names(name: str) -> tuple[str, str]:
-    """Return the names of the module and of the class: my_method and MyMethod, whichever is given.
+    """Return the names of module and class, my_method and MyMethod, from either of them.
 
     Raises:
         ConfigurationError: If it is no name, or one that Python has given to something else.

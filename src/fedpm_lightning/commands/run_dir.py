@@ -1,22 +1,25 @@
-"""Where a run writes: the folder that it asks for, or a new one, which no other process gets."""
+"""The folder of a run: the one it asks for, or a new one, locked against other processes."""
 
 from __future__ import annotations
 
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from lightning.pytorch.utilities import rank_zero_only
 
 from fedpm_lightning.checkpoints.run_folder import RunFolder, new_folder, run_name
 from fedpm_lightning.commands.wandb_logger import agents_run_dir
 
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
 _LOCKED: list[RunFolder] = []
 
 
-def take_folder(settings: Any) -> None:
-    """Choose the run's folder and keep other processes out of it.
+def take_folder(settings: Namespace) -> None:
+    """Choose the run's folder and lock it.
 
     Raises:
         ValueError: If there is a file of that name.
@@ -31,12 +34,12 @@ def take_folder(settings: Any) -> None:
 
 
 def release_folders() -> None:
-    """Let go of what this process has taken."""
+    """Unlock the folders that this process has locked."""
     while _LOCKED:
         _LOCKED.pop().release()
 
 
-def choose_folder(settings: Any) -> RunFolder:
+def choose_folder(settings: Namespace) -> RunFolder:
     """Return the run's folder: the one asked for, else a new one named by experiment, method, seed and time.
 
     Raises:

@@ -1,9 +1,10 @@
-"""The settings of a run: the checks that no class of its own makes, and what is known before anything is built."""
+"""The settings of a run: checks that belong to no single class, and what is known before anything is built."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
+from fedpm_lightning.checks import is_list
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.compose import Composition
 from fedpm_lightning.configuration.experiment_keys import EXPERIMENT_KEYS, LIGHTNING_KEYS
@@ -13,9 +14,12 @@ from fedpm_lightning.data.sources import has_test_part, is_language
 from fedpm_lightning.data.sources.cache import data_root
 from fedpm_lightning.round.federation import Federation
 
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
-def check_values(settings: Any, composed: Composition) -> None:
-    """Check the values that no class of its own checks.
+
+def check_values(settings: Namespace, composed: Composition) -> None:
+    """Check the values that no class checks in its constructor.
 
     Raises:
         ConfigurationError: If a value is null that takes no null: it would escape every range check.
@@ -34,7 +38,7 @@ def check_values(settings: Any, composed: Composition) -> None:
         raise ValueError(f"checkpoint_every must be at least 1 round, got {settings.checkpoint_every}")
 
 
-def measured(settings: Any) -> list[str]:
+def measured(settings: Namespace) -> list[str]:
     """Return the figures that a run of this configuration measures every round, without those of diagnostics."""
     data, callbacks = settings.data, as_list(settings.trainer.callbacks)
     root, splits = data_root(data.root), ["train"] + ["val"] * bool(data.val_fraction)
@@ -51,14 +55,14 @@ def measured(settings: Any) -> list[str]:
             "time/round_s", "time/eval_s", "time/total_s"]  # fmt: skip
 
 
-def default_label(model: Any) -> str:
+def default_label(model: Namespace) -> str:
     """Name a method in tables: by its class, with the server optimizer's where one was chosen beside it."""
     names = [spec.class_path.rsplit(".", 1)[-1] for spec in (model.method, model.server_optimizer) if spec is not None]
     return " + ".join(names)
 
 
-def as_list(value: Any) -> list[Any]:
+def as_list(value: object) -> list[Any]:
     """Return a value as a list: none for null, itself if it is one."""
     if value is None:
         return []
-    return cast(list[Any], value) if isinstance(value, list) else [value]
+    return value if is_list(value) else [value]

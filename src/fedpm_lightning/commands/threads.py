@@ -1,4 +1,4 @@
-"""How many threads an operation of torch gets, and what this processor is slow at.
+"""The number of threads for torch, and whether the processor supports bf16.
 
 Operations on small networks take microseconds: threads then wait for each other, and longest when another process wants
 the cores. The quickstart's MLP (26,122 parameters, FedPM) on two cores beside some ten busy processes: 0.54 s a round

@@ -1,4 +1,4 @@
-"""What a run's WandbLogger needs before it is built: a folder, a name, a group, and under an agent to be there."""
+"""Prepare a run's WandbLogger: folder, name and group; add one under a W&B agent."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpm_lightning.callbacks.run.facts import versions
 from fedpm_lightning.configuration.read import Configuration
 from fedpm_lightning.report.history import History
+from fedpm_lightning.report.records import Summary
 from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.weights_and_biases.scope import group_name
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 AGENT = "WANDB_SWEEP_ID"
 """Set in the environment by `wandb agent`, which also sets WANDB_RUN_ID."""
@@ -23,7 +27,7 @@ LOCAL_SWEEP = "FEDPM_SWEEP"
 
 
 def under_agent(configuration: Configuration) -> Configuration:
-    """Let a run of a W&B sweep log to W&B when its command and its files name no logger: the agent waits for it."""
+    """Add a WandbLogger to a run of a W&B sweep that names no logger: the agent waits for it."""
     if configuration.command == "fit" and AGENT in os.environ and "trainer.logger" not in configuration.composed.named:
         print("a run of a W&B sweep: --trainer.logger WandbLogger", flush=True)
         configuration.composed.add_option("trainer.logger", "WandbLogger")
@@ -42,7 +46,7 @@ def agents_run_dir(label: str, seed: object) -> Path | None:
     return Path("runs") / f"sweep-{_slug(sweep)}" / f"{label}-s{seed}-{_slug(run)}"
 
 
-def prepare_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, Any]) -> None:
+def prepare_loggers(loggers: Sequence[Namespace | bool], run_dir: Path, config: Mapping[str, Any]) -> None:
     """Give every WandbLogger the run's folder, and a group that the runs of one setting share over all seeds.
 
     Raises:
@@ -65,15 +69,15 @@ def prepare_loggers(loggers: Sequence[Any], run_dir: Path, config: Mapping[str, 
 
 
 def _check_tensorboard() -> None:
-    """Say which extra brings TensorBoard, where neither it nor tensorboardX is installed."""
+    """Check that TensorBoard or tensorboardX is installed; the error names the extra."""
     if find_spec("tensorboard") is None and find_spec("tensorboardX") is None:
         raise ImportError(
             "TensorBoardLogger needs tensorboard; install it with: pip install 'fedpm-lightning[tensorboard]'"
         )
 
 
-def _check(arguments: Any) -> None:
-    """Refuse what a run could not do, before anything is built.
+def _check(arguments: Namespace) -> None:
+    """Refuse settings that W&B could not serve, before anything is built.
 
     Raises:
         ValueError: If checkpoints are to be uploaded, or there is neither a login nor the offline mode.
@@ -96,14 +100,14 @@ def _check(arguments: Any) -> None:
 
 
 def sweep_tags() -> list[str]:
-    """Return the tag of a run that `fedpm sweep` started; W&B knows the runs of its own sweeps."""
+    """Return the tag of a run that `fedpm sweep` started; W&B tags the runs of its own sweeps itself."""
     name = os.environ.get(LOCAL_SWEEP)
     return [f"sweep={name}"] if name else []
 
 
 def group_of(config: Mapping[str, Any]) -> str:
     """Return the group of a run that has not begun, from its configuration."""
-    facts = {"versions": versions(), "method_label": config.get("label")}
+    facts: Summary = {"versions": versions(), "method_label": config.get("label")}
     return group_name(Run(Path(), dict(config), facts, History()))
 
 

@@ -1,4 +1,4 @@
-"""What crosses the network smaller than it is: messages, compressed symmetric matrices and sketches."""
+"""Compression of what is sent: messages, symmetric matrices and sketches."""
 
 from fedpm_lightning.compression.message import Message
 

@@ -1,4 +1,4 @@
-"""Preconditioners P = A + delta I in the form in which they are sent.
+"""Compressed preconditioners P = A + delta I, as they are sent.
 
     full         the lower triangle of A, or the rows X of A = X^T X where those are fewer numbers
     bfloat16     L of L L^T = P, its lower triangle in bfloat16; rows X in bfloat16

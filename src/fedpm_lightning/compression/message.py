@@ -1,4 +1,4 @@
-"""What a client uploads, and the factors that it is sent, in fewer bytes than they have.
+"""Compression of a client's upload, and of the factors in the broadcast.
 
 What is rounded is the change c_i = theta_i - theta since the broadcast (a direction itself, where a method uploads
 one), after every hook has seen the update. The server rebuilds theta + C(c_i) and adds up nothing else.
@@ -13,12 +13,12 @@ An upload that never arrives leaves e_i and the kept P_i as they were.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedpm_lightning.checks import at_least
+from fedpm_lightning.checks import at_least, is_mapping
 from fedpm_lightning.compression.factors import FactorForm, PackedFactor, pack
 from fedpm_lightning.compression.packed import Int8Rows, Largest, Levels, Numbers, Packed
 from fedpm_lightning.curvature.preconditioner import Preconditioner
@@ -94,7 +94,7 @@ class Message:
 
     @property
     def stateful(self) -> bool:
-        """Whether anything is kept of a client between its rounds, so that it stays on one rank."""
+        """Whether a client's messages need state between rounds, so that it stays on one rank."""
         return self.error_feedback or self.factors_every > 1
 
     def pack(
@@ -176,10 +176,8 @@ def factors_in(message: Mapping[str, Any]) -> dict[str, Factors]:
     """Return the parts of a message that are preconditioners by layer."""
     found: dict[str, Factors] = {}
     for key, part in message.items():
-        if isinstance(part, Mapping):
-            by_layer = cast("Mapping[str, Any]", part)
-            if by_layer and all(isinstance(P, Preconditioner) for P in by_layer.values()):
-                found[key] = by_layer
+        if is_mapping(part) and part and all(isinstance(P, Preconditioner) for P in part.values()):
+            found[key] = part
     return found
 
 

@@ -1,4 +1,4 @@
-"""Compressed matrices and vectors as they travel: each knows its own bytes and how to become dense again.
+"""Compressed matrices and vectors: each knows its bytes and how to become dense again.
 
 Numbers count at their dtype, an index 4 bytes, a shared seed 8. A matrix is symmetric throughout: its triangle is sent.
 """

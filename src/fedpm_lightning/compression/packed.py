@@ -1,4 +1,4 @@
-"""Tensors in the form in which they are sent: what stands in the attributes is all that travels, bit for bit.
+"""Encoded tensors: their attributes are exactly what is sent, bit for bit.
 
     Numbers        every number, at the dtype of `numbers` (bfloat16: rounded to the nearest, ties to even)
     Int8Rows       q_r in {-127..127} and one float32 scale s_r a row:      x_r ~ s_r q_r,  s_r = max |x_r| / 127

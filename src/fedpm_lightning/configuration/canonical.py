@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, cast
+from typing import Any
 
 from fedpm_lightning.checks import is_list, is_mapping
 from fedpm_lightning.configuration.keys import CLASSES, flatten
@@ -44,7 +44,7 @@ MESSAGE_DEFAULTS = {
 """Arguments of model.message that may be left out; with all of them, everything is sent unchanged."""
 
 
-def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+def canonical(config: Mapping[str, object]) -> dict[str, Any]:
     """Return a configuration as dotted keys in canonical form: equivalent configurations become equal.
 
     `model.net.class_path` is the value of `model.net`, so that a class and null differ in one key, not in two.
@@ -87,23 +87,22 @@ def with_message_summary(flat: dict[str, Any]) -> dict[str, Any]:
     return {**rest, key: ", ".join(departures) or "full"}
 
 
-def with_callback_list(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_callback_list(config: Mapping[str, object]) -> Mapping[str, Any]:
     """Return a configuration whose `trainer.callbacks` is a list, also where a single callback was given."""
     trainer = config.get("trainer")
-    alone = cast("Any", trainer).get("callbacks") if isinstance(trainer, Mapping) else None
-    if not isinstance(alone, Mapping):
+    if not is_mapping(trainer) or not is_mapping(alone := trainer.get("callbacks")):
         return config
-    return {**config, "trainer": {**cast("Mapping[str, Any]", trainer), "callbacks": [alone]}}
+    return {**config, "trainer": {**trainer, "callbacks": [alone]}}
 
 
-def data_source(flat: Mapping[str, Any]) -> str | None:
+def data_source(flat: Mapping[str, object]) -> str | None:
     """Return the last part of `data.source` where it identifies the data: folders differ between machines."""
     source = flat.get("data.source")
     known = str(flat.get("data.name") or "digits") in KNOWN_DATA
     return None if source is None or known else PurePath(str(source)).name
 
 
-def public(value: Any) -> Any:
+def public(value: object) -> Any:
     """Return a value with this package's class paths as `fedpm_lightning.FOLDER.Class`, whichever file holds it."""
     if isinstance(value, str):
         return re.sub(r"^(fedpm_lightning\.\w+)\.[\w.]+\.(\w+)$", r"\1.\2", value)
@@ -112,9 +111,9 @@ def public(value: Any) -> Any:
     return [public(inner) for inner in value] if is_list(value) else value
 
 
-def with_effect(callbacks: Any) -> list[Any] | None:
+def with_effect(callbacks: object) -> list[Any] | None:
     """Return the callbacks that may change a figure; None if there are none."""
     given = callbacks if is_list(callbacks) else [callbacks] if callbacks else []
-    paths = [cast("Any", entry).get("class_path") if is_mapping(entry) else entry for entry in given]
+    paths = [entry.get("class_path") if is_mapping(entry) else entry for entry in given]
     kept = [e for e, path in zip(given, paths, strict=True) if str(path).rsplit(".", 1)[-1] not in OBSERVERS]
     return kept or None

@@ -87,7 +87,7 @@ def _absolute(module: str, node: ast.ImportFrom) -> str:
 
 @cache
 def find_class(path: str) -> Source | None:
-    """Return the class at a dotted path, also one that a package only passes on; None where its source is unknown."""
+    """Return the class at a dotted path, also one that a package re-exports; None where its source is unknown."""
     module, _, name = path.rpartition(".")
     tree = module_tree(module) if module else None
     for node in tree.body if tree else ():
@@ -142,7 +142,7 @@ def arguments(path: str) -> tuple[str, ...] | None:
 
 
 def parameters(source: Source) -> tuple[tuple[Parameter, ...], bool]:
-    """Return the arguments of a class, and whether there are others that its source does not tell."""
+    """Return the arguments of a class, and whether it takes others that its source does not show."""
     node = source.node
     for item in node.body:
         if isinstance(item, ast.FunctionDef) and item.name == "__init__":
@@ -167,7 +167,7 @@ def _of_function(given: ast.arguments, source: Source) -> Iterator[Parameter]:
 
 @cache
 def choices(modules: tuple[str, ...], base: str) -> dict[str, str]:
-    """Return bare name -> dotted path of the classes of some modules that derive from `base`, theirs or passed on."""
+    """Return bare name -> dotted path of the classes of some modules that derive from `base`, also re-exported ones."""
     found: dict[str, str] = {}
     for module in modules:
         if module == _methods.__name__:

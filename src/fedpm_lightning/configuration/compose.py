@@ -1,4 +1,4 @@
-"""Layers (the defaults, files, options) laid over each other to one mapping.
+"""Composes the layers of a configuration (defaults, files, options) into one mapping.
 
 Values are laid over each other in merge.py. A method resets its label and its server optimizer too.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from fedpm_lightning.checks import is_mapping
+from fedpm_lightning.checks import is_dict, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.keys import CLASSES, FOLLOWS, REFUSED, flatten
 from fedpm_lightning.configuration.merge import NODE, merged, names_class
@@ -32,7 +32,7 @@ class Composition:
         self.origins: dict[str, str] = {}
         self.named: set[str] = set()
 
-    def add_layer(self, layer: Mapping[str, Any], origin: str) -> None:
+    def add_layer(self, layer: Mapping[str, object], origin: str) -> None:
         """Lay one layer over those before it.
 
         Raises:
@@ -44,7 +44,7 @@ class Composition:
                 if names_class(get_key(layer, key)):
                     for follower in followers:
                         remove_key(self.values, follower)
-            self.values = cast("dict[str, Any]", merged(self.values, layer))
+            self.values = merged(self.values, layer)
         except ConfigurationError as cause:
             raise ConfigurationError(str(cause) if origin.startswith("--") else f"{origin}: {cause}") from None
         self.named |= {key for key in CLASSES if get_key(layer, key, missing=...) is not ...}
@@ -88,8 +88,8 @@ def short_key(key: str) -> str:
     return ".".join(part.rstrip("+") for part in key.split(".") if part not in NODE)
 
 
-def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a layer without the keys that follow from others and those that say nothing new.
+def _without_derived(layer: Mapping[str, object]) -> Mapping[str, Any]:
+    """Return a layer without keys that follow from others or are redundant.
 
     Raises:
         ConfigurationError: If such a key says something of its own: it would have no effect.
@@ -108,7 +108,7 @@ def _without_derived(layer: Mapping[str, Any]) -> Mapping[str, Any]:
     return kept
 
 
-def get_key(layer: Mapping[str, Any], key: str, missing: Any = None) -> Any:
+def get_key(layer: Mapping[str, object], key: str, missing: object = None) -> Any:
     """Return the entry at a dotted key."""
     here: Any = layer
     for part in key.split("."):
@@ -122,5 +122,5 @@ def remove_key(layer: dict[str, Any], key: str) -> None:
     """Remove the entry at a dotted key, if there is one."""
     *parts, last = key.split(".")
     here = get_key(layer, ".".join(parts)) if parts else layer
-    if isinstance(here, dict):
-        cast("dict[str, Any]", here).pop(last, None)
+    if is_dict(here):
+        here.pop(last, None)

@@ -1,4 +1,4 @@
-"""The keys of the experiment itself, and what Lightning's keys are here where nobody says otherwise."""
+"""The keys of the experiment itself, and our defaults of Lightning's keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 
 class ExperimentKey(NamedTuple):
-    """A key that no class holds.
+    """A key that is no argument of a class.
 
     Attributes:
         type: Of its value.

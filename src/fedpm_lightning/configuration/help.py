@@ -1,4 +1,4 @@
-"""`fedpm fit --help`: the experiment's keys in groups; `--help all`, `--help KEY`, `--help CLASS` tell the rest.
+"""`fedpm fit --help`: the experiment's keys in groups; `--help all`, `--help KEY` and `--help CLASS` show the rest.
 
 Read off the sources like the reference of the documentation, so that it answers at once and says the same.
 """
@@ -122,7 +122,7 @@ def class_help(path: str, columns: int) -> str:
 
 
 def _keys_that_take(path: str) -> list[str]:
-    """Return the keys that a class can be the value of; of one from outside, the first whose base it derives from."""
+    """Return the keys that take a class; for a class from outside, the first key whose base it derives from."""
     takes = {key: choices(spec.modules, spec.base).values() if spec.base else () for key, spec in CLASSES.items()}
     listed = [key for key, paths in takes.items() if path in paths or path == CLASSES[key].default]
     source = find_class(path)
@@ -182,7 +182,7 @@ def _bare(name: str) -> str:
 
 
 def requested_topics(arguments: Iterable[str]) -> list[str] | None:
-    """Return what a command line asks help on; None where it asks for none.
+    """Return the topics of `--help` on a command line; None without `--help`.
 
     `--help`, `-h` and `--help TOPIC ...` do, and `--KEY.help CLASS`, as Lightning's commands spell it.
     """

@@ -119,7 +119,7 @@ def effect(key: str) -> Effect:
     return next((EFFECTS[prefix] for prefix in fitting if prefix in EFFECTS), Effect.FIGURES)
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Turn a nested configuration into dotted keys; lists stay whole."""
     flat: dict[str, Any] = {}
     for key, value in config.items():

@@ -1,4 +1,4 @@
-"""One value of the configuration laid over another, where classes stand with their arguments.
+"""Merging of configuration values: mappings, lists, and classes with their arguments.
 
 One rule: naming a class resets its branch, so that no argument of another class, or of another file's, stays in
 force unsaid; arguments alone lie over what is there.
@@ -19,7 +19,7 @@ NODE = ("class_path", "init_args", "dict_kwargs")
 """What a class stands as."""
 
 
-def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
+def merged(below: object, above: object, key: str = "", within: bool = False) -> Any:
     """Return `above` laid over `below`.
 
     Args:
@@ -36,7 +36,7 @@ def merged(below: Any, above: Any, key: str = "", within: bool = False) -> Any:
     return _branch(below, above, key, within) if is_mapping(above) else above
 
 
-def _branch(below: Any, above: Mapping[str, Any], key: str, within: bool) -> dict[str, Any]:
+def _branch(below: object, above: Mapping[str, object], key: str, within: bool) -> dict[str, Any]:
     """Lay a mapping over what is below, name by name."""
     old = dict(below) if is_mapping(below) else {}
     for name, value in above.items():
@@ -61,12 +61,12 @@ def _list(below: Any, above: Any, key: str) -> list[Any]:
     return [_node(None, above, key)]
 
 
-def _added(below: Any, value: Any, key: str) -> list[Any]:
+def _added(below: object, value: object, key: str) -> list[Any]:
     old = below if is_list(below) else [] if below in (None, False) else [below]
     return [*old, *(value if is_list(value) else [value])]
 
 
-def _node(below: Any, above: Any, key: str) -> Any:
+def _node(below: object, above: object, key: str) -> Any:
     """Lay over a class: a name resets it, arguments alone join those that are there."""
     if not is_mapping(above):
         return _named(key, above)
@@ -82,13 +82,13 @@ def _node(below: Any, above: Any, key: str) -> Any:
     return {**start, "init_args": arguments, **rest} if arguments or start.get("init_args") else {**start, **rest}
 
 
-def _as_node(value: Any) -> dict[str, Any]:
+def _as_node(value: object) -> dict[str, Any]:
     if is_mapping(value):
         return dict(value)
     return {"class_path": value} if isinstance(value, str) else {}
 
 
-def _named(key: str, value: Any) -> Any:
+def _named(key: str, value: object) -> Any:
     """Return a class by its dotted path, whatever the spelling of its name; other values stay.
 
     Raises:
@@ -107,7 +107,7 @@ def _named(key: str, value: Any) -> Any:
 
 
 def public_path(path: str, spec: ClassKey) -> str:
-    """Return the path under which its folder exports a class of this package: files inside of a folder may move."""
+    """Return the path under which its folder exports a class of this package: files inside a folder may move."""
     name = path.rpartition(".")[2]
     exported = choices(spec.modules, spec.base).get(name, "")
     folder = exported.rpartition(".")[0]
@@ -115,7 +115,7 @@ def public_path(path: str, spec: ClassKey) -> str:
 
 
 def _instead(key: str, value: str, known: list[str]) -> str:
-    """Return what may have been meant, and where the choices are: here if they are few."""
+    """Return a suggestion, and the choices or where they are listed."""
     close = difflib.get_close_matches(_bare(value), [_bare(name) for name in known], n=1, cutoff=0.6)
     meant = [f"did you mean {name}?" for name in known if close == [_bare(name)]]
     few = f"choose one of {', '.join(known)}" if sum(map(len, known)) < 250 else f"fedpm fit --help {key} lists them"
@@ -130,14 +130,14 @@ def _bare(name: str) -> str:
     return name.lower().replace("_", "")
 
 
-def _is_node(value: Any) -> bool:
+def _is_node(value: object) -> bool:
     return is_mapping(value) and bool({"class_path", "init_args"} & set(value))
 
 
-def _arguments_of_name(below: Any, above: Any) -> bool:
+def _arguments_of_name(below: object, above: object) -> bool:
     return isinstance(below, str) and is_mapping(above)
 
 
-def names_class(value: Any) -> bool:
+def names_class(value: object) -> bool:
     """Whether a layer's value names a class, and so resets its branch."""
     return isinstance(value, str) or (is_mapping(value) and "class_path" in value)

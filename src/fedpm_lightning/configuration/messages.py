@@ -1,4 +1,4 @@
-"""jsonargparse's messages as a user needs them: the whole key, where it stands, what it takes, what may be meant."""
+"""jsonargparse's errors in plain words: the full key, where it was set, what it accepts, and a suggestion."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def explain(message: str, composed: Composition | None) -> str:
 
 
 def shorten(message: str) -> str:
-    """Return jsonargparse's message without the alternatives that nobody meant and the values it repeats."""
+    """Return jsonargparse's message without irrelevant alternatives and repeated values."""
     lines = [line for line in message.splitlines() if line.strip()]
     if "Does not validate against any of the Union subtypes" not in message:
         return "\n".join(lines)
@@ -57,7 +57,7 @@ def shorten(message: str) -> str:
     return "\n".join([*shown, f"in {given[1]}({given[2]})"] if given else shown)
 
 
-def classes_in(values: Any, key: str = "") -> Iterator[Node]:
+def classes_in(values: object, key: str = "") -> Iterator[Node]:
     """Yield every class of a configuration, those among the arguments of another one included."""
     if is_list(values):
         for value in values:
@@ -71,7 +71,7 @@ def classes_in(values: Any, key: str = "") -> Iterator[Node]:
             yield from classes_in(value, inside)
 
 
-def _wrong_type(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:
+def _wrong_type(message: str, values: Mapping[str, object], composed: Composition | None) -> str | None:
     """`Parser key "lr": Expected a <class 'float'>. Got value: abc`, of one type or of a union of them."""
     key = re.match(r'Parser key "([\w.]+)":', message)
     wanted = re.findall(r"Expected an? (<class '[\w.]+'>|typing\.Literal\[.*?\])", message)
@@ -99,7 +99,7 @@ def _allowed(wanted: str) -> list[str]:
     return [word.strip().strip("'") for word in wanted.removeprefix("typing.Literal[").removesuffix("]").split(",")]
 
 
-def _wrong_path(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:
+def _wrong_path(message: str, values: Mapping[str, object], composed: Composition | None) -> str | None:
     """A dotted path whose module or class is not there."""
     found = re.search(r"(?:No module named '[\w.]+'|module '([\w.]+)' has no attribute '(\w+)')", message)
     key = re.match(r'Parser key "([\w.]+)":', message)
@@ -113,7 +113,7 @@ def _wrong_path(message: str, values: Mapping[str, Any], composed: Composition |
     return f"{_where(node.key, composed)}{node.key} {node.path}: {found[0]}{suggestion}"
 
 
-def _wrong_option(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:
+def _wrong_option(message: str, values: Mapping[str, object], composed: Composition | None) -> str | None:
     """`Option 'savedir' is not accepted`, of a class that hands some of its arguments on."""
     found = re.fullmatch(r"(?:Parser key \"[\w.]+\":\s*)?Option '(\w+)' is not accepted", message.strip())
     node = next((n for n in classes_in(values) if found and found[1] in n.given), None)
@@ -129,7 +129,7 @@ def _wrong_option(message: str, values: Mapping[str, Any], composed: Composition
     return f"{_where(key, composed)}{key} is not accepted by {node.path.rpartition('.')[2]}; {suggestion}"
 
 
-def _missing(message: str, values: Mapping[str, Any], composed: Composition | None) -> str | None:
+def _missing(message: str, values: Mapping[str, object], composed: Composition | None) -> str | None:
     """An argument that must be given, with the key of the class that needs it."""
     found = re.fullmatch(r"the following arguments are required: ([\w.]+).*", message.strip())
     if found is None or composed is None:

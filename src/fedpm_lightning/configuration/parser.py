@@ -1,4 +1,4 @@
-"""jsonargparse as the last reader: types and defaults of one composed mapping, with errors of a few lines."""
+"""Parsing of the composed mapping by jsonargparse: types and defaults, with errors of a few lines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import NoneType
-from typing import Any, ClassVar, NoReturn, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, get_args, get_type_hints
 
 from lightning.pytorch.cli import LightningArgumentParser
 
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.compose import Composition, short_key
 from fedpm_lightning.configuration.messages import explain
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 
 class ShortErrorParser(LightningArgumentParser):
@@ -30,7 +33,7 @@ class ShortErrorParser(LightningArgumentParser):
         raise SystemExit(2)
 
 
-def check_nulls(settings: Mapping[str, Any], branches: Mapping[str, type], composed: Composition) -> None:
+def check_nulls(settings: Namespace, branches: Mapping[str, type], composed: Composition) -> None:
     """Refuse null, an empty value in YAML, where an argument takes none: it would escape every range check.
 
     Args:
@@ -62,5 +65,5 @@ def _nulls(values: Mapping[str, Any], cls: Any, key: str) -> Iterator[str]:
                 yield from _nulls(one["init_args"], getattr(import_module(module), path), f"{key}.{name}")
 
 
-def _takes_null(hint: Any, default: Any) -> bool:
+def _takes_null(hint: object, default: object) -> bool:
     return hint is None or hint is Any or default is None or hint is NoneType or NoneType in get_args(hint)

@@ -6,9 +6,9 @@ import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from fedpm_lightning.checks import is_list, is_mapping
+from fedpm_lightning.checks import is_dict, is_list, is_mapping
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.class_sources import arguments, choices
 from fedpm_lightning.configuration.command_line import FILE, ordered_options, value_of
@@ -68,7 +68,7 @@ def read(argv: Sequence[str]) -> Configuration:
 
 
 def _recorded_config(command: str, options: Sequence[str]) -> list[Path]:
-    """Take R's configuration where `--run_dir R` stands alone.
+    """Read R's own configuration if `--run_dir R` is the only option.
 
     Raises:
         ConfigurationError: In validate and test, if no run is named or R holds no config.yaml (in fit: a new run).
@@ -98,18 +98,18 @@ def _find_checkpoint(command: str, values: dict[str, Any]) -> None:
 
 
 def _fill_in(values: dict[str, Any]) -> None:
-    """Write the class that null stands for inside of another one, so that config.yaml shows its arguments."""
+    """Replace null by the default class of an argument, so that config.yaml shows its arguments."""
     for key, spec in CLASSES.items():
         outer, _, name = key.rpartition(".")
         found = get_key(values, outer) if spec.default else None
-        node = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+        node = found if is_dict(found) else {}
         path = node.get("class_path")
         if isinstance(path, str) and name in (arguments(path) or ()) and get_key(node, f"init_args.{name}") is None:
             node.setdefault("init_args", {})[name] = {"class_path": spec.default}
 
 
 def check_names(composed: Composition) -> None:
-    """Check every key against the signature that it ends in.
+    """Check every key against the signature that takes it.
 
     Raises:
         ConfigurationError: Naming the key, where it stands, and the keys that there are.
@@ -122,7 +122,7 @@ def check_names(composed: Composition) -> None:
             _check_branch(composed, key, value)
 
 
-def _check_branch(composed: Composition, branch: str, values: Any) -> None:
+def _check_branch(composed: Composition, branch: str, values: object) -> None:
     if not is_mapping(values):
         raise ConfigurationError(
             f"{branch} is {values!r}; it has keys, such as {branch}.{(arguments(BRANCHES[branch]) or ('',))[0]}"
@@ -137,7 +137,7 @@ def _check_branch(composed: Composition, branch: str, values: Any) -> None:
                 _check_class(composed, key, one)
 
 
-def _check_class(composed: Composition, key: str, node: Any) -> None:
+def _check_class(composed: Composition, key: str, node: object) -> None:
     """Check the arguments of a class, and of the classes among them."""
     if not is_mapping(node):
         return

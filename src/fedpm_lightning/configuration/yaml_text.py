@@ -1,14 +1,15 @@
-"""YAML as configurations use it: 1e-3 is a number, a key stands once, and an error names its file and line."""
+"""YAML for configurations: 1e-3 is a number, duplicate keys are errors, and an error names its file and line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.configuration import ConfigurationError
 
 _FLOAT = re.compile(
@@ -18,7 +19,7 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 with YAML 1.2's floats, in which no key stands twice."""
+    """YAML 1.1 with YAML 1.2's floats, in which duplicate keys are errors."""
 
 
 # PyYAML's float needs a point and a signed exponent: `1e-3` would be a word. Dates are words here.
@@ -34,7 +35,7 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
     for key_node, _ in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             continue
-        key, line = cast(Hashable, loader.construct_object(key_node, deep=True)), key_node.start_mark.line + 1
+        key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if key in seen:
             raise ConfigurationError(f"line {line}: {key} stands in line {seen[key]} already; leave one of the two")
         seen[key] = line
@@ -74,12 +75,12 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise ConfigurationError(f"{path} is not text ({cause.reason})") from None
     except ConfigurationError as cause:
         raise ConfigurationError(f"{path}: {cause}") from None
-    if content is not None and not isinstance(content, dict):
+    if content is not None and not is_mapping(content):
         raise ConfigurationError(f"{path} holds {str(content)[:40]!r}; a configuration has keys, such as `rounds: 20`")
-    return branches(cast("dict[str, Any]", content or {}))
+    return branches(content or {})
 
 
-def branches(layer: dict[str, Any]) -> dict[str, Any]:
+def branches(layer: Mapping[str, object]) -> dict[str, Any]:
     """Write dotted keys as branches."""
     nested: dict[str, Any] = {}
     for key, value in layer.items():
@@ -90,8 +91,7 @@ def branches(layer: dict[str, Any]) -> dict[str, Any]:
     return nested
 
 
-def _joined(below: Any, above: Any) -> Any:
-    if not (isinstance(below, dict) and isinstance(above, dict)):
+def _joined(below: object, above: object) -> Any:
+    if not (is_mapping(below) and is_mapping(above)):
         return above
-    old, new = cast("dict[str, Any]", below), cast("dict[str, Any]", above)
-    return old | {key: _joined(old[key], value) if key in old else value for key, value in new.items()}
+    return {**below, **{key: _joined(below[key], value) if key in below else value for key, value in above.items()}}

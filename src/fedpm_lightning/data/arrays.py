@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -171,7 +170,7 @@ def count_classes(y: Tensor, place: str) -> int:
     return int(y.max()) + 1 if len(y) else 0
 
 
-def number_ids(ids: Sequence[Any], place: str) -> Tensor:
+def number_ids(ids: Sequence[object], place: str) -> Tensor:
     """Number client ids, which may be names, by their rank among the sorted distinct ids: int64 [n].
 
     Raises:
@@ -185,7 +184,7 @@ def number_ids(ids: Sequence[Any], place: str) -> Tensor:
     return torch.from_numpy(np.unique(found, return_inverse=True)[1].astype(np.int64))
 
 
-def with_clients(data: ArraySet, groups: Sequence[Any], tests: Sequence[Any] | None, place: str) -> ArraySet:
+def with_clients(data: ArraySet, groups: Sequence[object], tests: Sequence[object] | None, place: str) -> ArraySet:
     """Return a set that names the client of each training sample and, where the source does, of each test sample.
 
     Args:

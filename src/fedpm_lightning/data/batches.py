@@ -59,7 +59,7 @@ class BatchSettings:
 
 @dataclass(frozen=True)
 class Pool:
-    """What all clients share: the resident training data and how batches are made from them.
+    """What all clients share: the training data in memory and how batches are made from them.
 
     Attributes:
         x: uint8 images [n, c, h, w] or floating inputs [n, ...], on the training device.

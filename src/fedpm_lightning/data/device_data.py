@@ -33,7 +33,7 @@ class RoundLoader:
 
 
 class EvalLoader:
-    """Batches of resident data, in order, normalised, never augmented.
+    """Batches of data on the device, in order, normalised, never augmented.
 
     Args:
         x: uint8 images [n, c, h, w] or floating inputs [n, ...].

@@ -220,7 +220,7 @@ class FederatedData(LightningDataModule):
         """Return the test loader, as a list of at most one."""
         return [loader for name, loader in self.on_device.loaders.items() if name == "test"]
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> Any:
         """Leave a cohort as it is: its data are on the device already, and its clients are not tensors."""
         if isinstance(batch, Cohort):
             return batch

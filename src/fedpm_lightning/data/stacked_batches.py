@@ -1,4 +1,4 @@
-"""Batches of several clients at once: every index is worked out before the first step, a step is one gather.
+"""Batches of several clients at once: all indices are computed before the first step, and a step is one gather.
 
 A client's order and augmentation are those that it draws when it trains alone. What is drawn for an epoch (row of the
 pool, offsets, flips) is laid out as [fields, C, steps, W], W the widest batch: at once for clients with equal batches.

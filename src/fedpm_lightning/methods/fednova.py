@@ -1,4 +1,4 @@
-"""FedNova: local changes divided by the number of steps behind them, so that no client pulls by its work.
+"""FedNova: local changes divided by the number of steps behind them, so that more work gives no client more weight.
 
 Wang, Liu, Liang, Joshi, Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization
 (NeurIPS 2020), Algorithm 1. With a_i the gradients' worth that client i moved by (its K_i for plain SGD),

@@ -1,4 +1,4 @@
-"""FedPAC: local preconditioned optimizers whose preconditioners are averaged, with steps that lean the cohort's way.
+"""FedPAC: local optimizers with averaged preconditioners, whose steps are pulled towards the cohort's direction.
 
 FedPAC (arXiv:2602.19271, 2026). From theta, the cohort's mean states of the optimizer and g_G, client i takes K_i steps
 

@@ -42,9 +42,9 @@ class FedPM(LocalNewton):
         preconditioner: P_i: Foof (networks), Hessian or Diagonal, with arguments of its own; null: Foof at its
             defaults.
         mix_damping: delta of the mixing, in the preconditioner's damping_mode; null: the local P_i itself.
-        mix_factor: Curvature of the mixing: that of the last step (last), Foof's running mean when training ends (ema;
-            differs from last when inv_every > 1), that without the shared start of `align` (own), or one more pass over
-            the local data at theta_i (full_pass).
+        mix_factor: Curvature of the mixing: last (of the last step), ema (Foof's running mean; differs from last
+            if inv_every > 1), own (as ema, of the client's own batches alone, without the shared start of
+            `align`), or full_pass (one more pass over the local data at theta_i).
         correction: none, or gradient: local steps follow the cohort's gradient; one more vector each way a round.
         mix_off_diagonal: Factor on the off-diagonal entries of every P_i in the mixing, in [0, 1] (RegMean: 0.9).
 

@@ -77,7 +77,7 @@ class LocalNewton(Method):
         self.blocks: Sequence[Block] = []
 
     def setup(self, net: nn.Module) -> list[str]:
-        """Decide once which rule each parameter gets.
+        """Choose the blocks that share a preconditioner, and print the rule of each parameter.
 
         Raises:
             ValueError: If the network is too large for the preconditioner.

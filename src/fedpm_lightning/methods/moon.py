@@ -15,7 +15,7 @@ The logged loss is f_i, without the term. Its gradient comes from one more forwa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ class ContrastiveSGD(SGD):
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
         self._pull = list(zip(leaves, gradients, strict=True))
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step with the leaves' `.grad` and the term's gradient."""
         for leaf, pull in self._pull:
             leaf.grad = pull if leaf.grad is None else leaf.grad.add_(pull)
@@ -121,7 +121,7 @@ def features(model: LocalModel, params: Mapping[str, Tensor], head: str, inputs:
     seen: list[Tensor] = []
 
     def keep(module: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.append(cast(Tensor, args[0]))
+        seen.append(args[0])
 
     buffers = {name: b.clone() for name, b in model.buffers.items()}
     hook = model.net.get_submodule(head).register_forward_pre_hook(keep)

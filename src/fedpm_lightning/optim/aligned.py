@@ -1,4 +1,4 @@
-"""Local optimizers that clients share: their states can be sent, and a step leans towards the cohort's direction.
+"""Local optimizers whose states clients share, with steps pulled towards the cohort's direction.
 
     theta_i <- theta_i - lr [(1 - beta) P_i^-1 g_i + beta g_G]
 

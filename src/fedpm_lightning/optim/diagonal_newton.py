@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -69,7 +68,7 @@ class DiagonalNewton(Optimizer):
         self._diagonal = {id(p): D for p, D in zip(leaves, diagonal, strict=True)}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step with the leaves' `.grad`.
 
         Raises:
@@ -78,7 +77,8 @@ class DiagonalNewton(Optimizer):
         if closure is not None:
             raise ValueError("DiagonalNewton.step takes no closure: run set_batch() and backward before it")
         for group in self.param_groups:
-            for p in cast(list[Tensor], group["params"]):
+            params: list[Tensor] = group["params"]
+            for p in params:
                 if p.grad is None:
                     continue
                 g = p.grad.add(p, alpha=group["weight_decay"])
@@ -111,7 +111,7 @@ def _rows_not_zero(flat: Tensor, leaves: Sequence[Tensor]) -> list[int]:
     generator = torch.Generator().manual_seed(0)  # a fixed z: steps are a function of theta_i and the batch alone
     z = torch.randn(len(flat), generator=generator).to(flat)
     product = torch.cat([part.reshape(-1) for part in _gradient(flat @ z, leaves)])
-    return cast(list[int], product.nonzero().squeeze(1).tolist())
+    return product.nonzero().squeeze(1).tolist()
 
 
 def _gradient(value: Tensor, leaves: Sequence[Tensor], create_graph: bool = False) -> tuple[Tensor, ...]:

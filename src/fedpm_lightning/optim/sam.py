@@ -10,7 +10,6 @@ rho = 0 is SGD, bit for bit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +21,7 @@ from fedpm_lightning.types import Batch
 
 
 class SAM(SGD):
-    """SGD whose gradient is taken a second time, rho further up.
+    """SGD along the gradient at theta_i + rho g/||g||.
 
     The second pass leaves running statistics as they are, so that a batch counts once, and runs without autocast.
 
@@ -48,7 +47,7 @@ class SAM(SGD):
         """Keep what the second gradient of the next step is taken on."""
         self._next = model, batch
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Take one step; the leaves' `.grad` is that at theta_i.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What local steps are preconditioned with: the argument `preconditioner` of LocalNewton and FedPM."""
+"""Preconditioners of local steps: the argument `preconditioner` of LocalNewton and FedPM."""
 
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.preconditioners.foof import Foof

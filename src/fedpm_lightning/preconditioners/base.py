@@ -1,4 +1,4 @@
-"""What a preconditioner must offer: to step, to be sent, and to mix.
+"""The interface of a preconditioner: local steps, upload, mixing.
 
     step     `optimizer`: a client's optimizer of one round, whose steps use P_i
     send     the optimizer's `preconditioners()`: the P_i of each block, with their own size on the network
@@ -40,7 +40,7 @@ class PreconditionedOptimizer(torch.optim.Optimizer, ABC):
 
 
 class LocalPreconditioner(ABC):
-    """Base class of what LocalNewton and FedPM step with."""
+    """Base class of the preconditioners of LocalNewton and FedPM."""
 
     mix_factors: ClassVar[tuple[str, ...]] = ("last",)
     """The values of FedPM's `mix_factor` that it can serve: `last` is the P of the last step."""
@@ -52,10 +52,10 @@ class LocalPreconditioner(ABC):
     """Whether local steps use P; False: it is gathered for the mixing alone."""
 
     def inspect_network(self, net: nn.Module, inputs: Tensor) -> None:  # noqa: B027 - most have nothing to look at
-        """Look at how `net` treats a batch of inputs, before `blocks`; the frame calls it where it has samples."""
+        """Inspect how `net` processes a batch of inputs; called before `blocks` if samples are at hand."""
 
     def aligned(self, batches: float) -> LocalPreconditioner:
-        """Return it with `align` so many batches, where it has none of its own and could start from them."""
+        """Return it with `align = batches`, if it has no `align` of its own and supports one."""
         return self
 
     @abstractmethod

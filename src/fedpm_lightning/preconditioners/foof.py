@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, TypeAlias, cast
+from typing import ClassVar, Literal, TypeAlias
 
 from torch import nn
 from typing_extensions import override
@@ -26,7 +26,7 @@ from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.math import Spatial
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
-from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner
+from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner, layers_of
 from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block
 
 LocalStep: TypeAlias = Literal["preconditioned", "sgd"]
@@ -109,12 +109,12 @@ class Foof(LayerPreconditioner):
     ) -> FOOF:
         plain = lr if self.lr_plain is None else self.lr_plain * client.lr_factor
         start = client.broadcast.extra.get(SHARED_FACTORS)
-        layers = cast(Sequence[Layer], blocks)
+        layers = layers_of(blocks)
         return FOOF(client.model.params, layers, self, lr, momentum, weight_decay, lr_plain=plain, start=start)
 
     @override
     def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
-        layers = cast(Sequence[Layer], blocks)
+        layers = layers_of(blocks)
         A = full_pass_factors(client.model.net, layers, client.data.everything(), self.spatial)
         diagonal = {layer.name for layer in layers if layer.diagonal}
         return damped(A, self.damping if delta is None else delta, self.damping_mode, diagonal)
@@ -129,9 +129,9 @@ class Foof(LayerPreconditioner):
 
     @override
     def most_rows(self, block: Block) -> int | None:
-        layer = cast(Layer, block)
-        wide = self.max_rows is not None and layer.groups == 1 and layer.d >= WIDE * self.max_rows
-        return self.max_rows if wide else None
+        if self.max_rows is None or not isinstance(block, Layer) or block.groups > 1:
+            return None
+        return self.max_rows if block.d >= WIDE * self.max_rows else None
 
     @override
     def stackable(self, net: nn.Module | None = None) -> Stackable:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -185,7 +185,8 @@ class FOOF(PreconditionedOptimizer):
         """Return g + wd theta of every parameter that has a gradient."""
         gradients: Params = {}
         for group in self.param_groups:
-            for leaf in cast(list[Tensor], group["params"]):
+            params: list[Tensor] = group["params"]
+            for leaf in params:
                 if leaf.grad is not None:
                     decay = group["weight_decay"]
                     gradients[self._names[id(leaf)]] = leaf.grad.add(leaf, alpha=decay) if decay else leaf.grad
@@ -238,12 +239,13 @@ class FOOF(PreconditionedOptimizer):
     def _apply(self, steps: Params) -> None:
         """Apply momentum and lr, elementwise."""
         for group in self.param_groups:
-            for leaf in cast(list[Tensor], group["params"]):
+            params: list[Tensor] = group["params"]
+            for leaf in params:
                 step = steps.get(self._names[id(leaf)])
                 if step is None:
                     continue
                 if group["momentum"]:
-                    state: dict[str, Any] = self.state[leaf]
+                    state: dict[str, Tensor] = self.state[leaf]
                     buffer = state.get("momentum")
                     step = step.clone() if buffer is None else buffer.mul_(group["momentum"]).add_(step)
                     state["momentum"] = step

@@ -15,7 +15,6 @@ are taken in evaluation mode (no dropout, running statistics), in one more forwa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +33,7 @@ from fedpm_lightning.curvature.math import full_precision
 from fedpm_lightning.curvature.output_gradients import collect_errors
 from fedpm_lightning.curvature.preconditioner import Preconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
-from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner
+from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner, layers_of
 from fedpm_lightning.server.kronecker import KroneckerMix
 from fedpm_lightning.server.preconditioned import Block, BlockMix
 from fedpm_lightning.stopwatch import timed
@@ -86,9 +85,7 @@ class Kfac(LayerPreconditioner):
         self, client: Client, blocks: Sequence[Block], lr: float, momentum: float, weight_decay: float
     ) -> KfacOptimizer:
         plain = lr if self.lr_plain is None else self.lr_plain * client.lr_factor
-        return KfacOptimizer(
-            client.model.params, cast(Sequence[Layer], blocks), self, lr, momentum, weight_decay, plain
-        )
+        return KfacOptimizer(client.model.params, layers_of(blocks), self, lr, momentum, weight_decay, plain)
 
     @override
     def mixing(self, block: Block, W: Tensor, off_diagonal: float = 1.0) -> BlockMix:

@@ -1,4 +1,4 @@
-"""What preconditioners with a P for each layer share: which layers those are, and what is printed of it."""
+"""Base of preconditioners with a P for each layer: which layers those are, and the printed table of rules."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from fedpm_lightning.curvature.layers import ELSEWHERE, Rules, find_rules
+from fedpm_lightning.curvature.layout import Layer
 from fedpm_lightning.curvature.weight_uses import UNKNOWN, WeightUses, weight_uses
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.server.preconditioned import Block
@@ -40,6 +41,11 @@ class LayerPreconditioner(LocalPreconditioner):
     def explain(self, net: nn.Module) -> list[str]:
         found = self.rules(net)
         return [f"Local step: {rules_summary(net, found, self.title)}", *rules_table(net, found, self.title)]
+
+
+def layers_of(blocks: Sequence[Block]) -> list[Layer]:
+    """Return the blocks, which are layers here, as such."""
+    return [block for block in blocks if isinstance(block, Layer)]
 
 
 def rules_table(net: nn.Module, found: Rules | None = None, title: str = "FOOF") -> list[str]:

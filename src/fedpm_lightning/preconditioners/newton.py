@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from torch import nn
 from typing_extensions import override
@@ -64,6 +64,11 @@ class NewtonPreconditioner(LocalPreconditioner):
             self.damping if delta is None else delta, self.damping_mode
         )
 
+    @staticmethod
+    def _layer(blocks: Sequence[Block]) -> FlatLayer:
+        """Return the one block as the layer that it is."""
+        return next(block for block in blocks if isinstance(block, FlatLayer))
+
     @override
     def blocks(self, net: nn.Module) -> Sequence[Block]:
         return [self.layout.of_net(net)]
@@ -76,10 +81,10 @@ class NewtonPreconditioner(LocalPreconditioner):
     def optimizer(
         self, client: Client, blocks: Sequence[Block], lr: float, momentum: float, weight_decay: float
     ) -> Newton:
-        layer = cast(FlatLayer, blocks[0])
+        layer = self._layer(blocks)
         return Newton(client.model.params, self, lr, momentum, weight_decay, layer)
 
     @override
     def full_pass(self, client: Client, blocks: Sequence[Block], delta: float | None) -> dict[str, Preconditioner]:
-        layer = cast(FlatLayer, blocks[0])
+        layer = self._layer(blocks)
         return {layer.name: self.damped(client.model, client.data.everything(), layer, delta)}

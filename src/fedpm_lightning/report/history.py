@@ -6,11 +6,12 @@ Free of torch, because it serves both training (run files, progress) and the tab
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from fedpm_lightning.report.metrics import Mode
+from fedpm_lightning.report.records import Summary
 
 Row: TypeAlias = dict[str, float]
 """Metric name -> value of one round; `round` counts from 1."""
@@ -128,9 +129,9 @@ class History:
         return next((row[metric] for row in reversed(self.rows) if metric in row), None)
 
 
-def monitor_from(summary: Mapping[str, object]) -> Monitor | None:
+def monitor_from(summary: Summary) -> Monitor | None:
     """Read the monitor back from a run's summary; None if it holds none."""
     found = summary.get("monitor")
-    if not isinstance(found, Mapping) or "key" not in found:
+    if not found or "key" not in found:
         return None
     return Monitor(str(found["key"]), "max" if found.get("mode") == "max" else "min")

@@ -1,33 +1,17 @@
-"""One run as the reports see it, read back from its folder."""
+"""One run for the reports, read from its folder."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.report.history import History, monitor_from
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.report.records import WAY_OUT, RunError, Summary, read_summary
 from fedpm_lightning.report.setting import Setting, setting_of
 from fedpm_lightning.report.taxonomy import register
-
-_NUMBER = (int, float)
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "method_label": str, "method": str, "data": str, "partition": str, "alpha": _NUMBER, "seed": int, "rounds": int,
-    "rounds_done": int, "local_epochs": int, "finished": bool, "diverged": bool, "monitor": dict, "initial": dict,
-    "best": dict, "final": dict, "versions": dict, "heterogeneity": dict, "config": dict, "resumes": list,
-}  # fmt: skip
-"""What a report reads of a summary, each of which may also be null."""
-_KINDS: dict[object, str] = {
-    str: "text", int: "whole number", _NUMBER: "number", bool: "truth value", dict: "mapping", list: "list"
-}  # fmt: skip
-_WAY_OUT = "remove the folder or run it again"
-
-
-class RunError(ValueError):
-    """A folder that is no run, or one whose files cannot be read."""
 
 
 class Heterogeneity(NamedTuple):
@@ -48,7 +32,7 @@ class Heterogeneity(NamedTuple):
 
 
 class Column(NamedTuple):
-    """What a table's column stands for."""
+    """A column of the tables: a data set and its heterogeneity."""
 
     data: str
     heterogeneity: Heterogeneity
@@ -77,7 +61,7 @@ class Run:
 
     path: Path
     config: dict[str, Any]
-    summary: dict[str, Any]
+    summary: Summary
     history: History
 
     @property
@@ -88,7 +72,7 @@ class Run:
     @property
     def seed(self) -> int | None:
         """The seed; None for a run that did not record it."""
-        return cast("int | None", self.summary.get("seed"))
+        return self.summary.get("seed")
 
     @property
     def column(self) -> Column:
@@ -104,7 +88,7 @@ class Run:
     @property
     def setting(self) -> Setting:
         """All that identifies the run except its seed, with the version of this package that ran it."""
-        version = cast("Mapping[str, Any]", self.summary.get("versions") or {}).get("fedpm")
+        version = (self.summary.get("versions") or {}).get("fedpm")
         return setting_of(self.config, version)
 
     @property
@@ -116,9 +100,8 @@ class Run:
 
     @property
     def resumed_after(self) -> list[int]:
-        """The rounds after which the run was stopped and went on; empty for one that ran through."""
-        resumes = cast("list[Mapping[str, Any]]", self.summary.get("resumes") or [])
-        return [int(resume["after_round"]) for resume in resumes]
+        """The rounds after which the run was interrupted and resumed; empty if it never was."""
+        return [resume["after_round"] for resume in self.summary.get("resumes") or []]
 
 
 def load_run(path: str | Path) -> Run:
@@ -135,46 +118,18 @@ def load_run(path: str | Path) -> Run:
     try:
         rows = read_rows(folder / "metrics.csv")
     except (ValueError, OSError) as cause:
-        raise RunError(f"{folder}/metrics.csv: {cause}; {_WAY_OUT}") from None
+        raise RunError(f"{folder}/metrics.csv: {cause}; {WAY_OUT}") from None
     register(summary)
     run = Run(folder, config, summary, History(initial, rows, monitor_from(summary)))
     try:
         _ = run.column, run.setting
     except (AttributeError, TypeError, ValueError):
-        raise RunError(f"{folder}: its configuration is damaged; {_WAY_OUT}") from None
+        raise RunError(f"{folder}: its configuration is damaged; {WAY_OUT}") from None
     said = summary.get("rounds_done") or 0
     if run.state == "finished" and 0 < run.history.rounds_done < said:
         ends = f"metrics.csv ends at round {run.history.rounds_done}, summary.json says {said}"
-        raise RunError(f"{folder}: {ends}; {_WAY_OUT}")
+        raise RunError(f"{folder}: {ends}; {WAY_OUT}")
     return run
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Read a run's summary.json.
-
-    Raises:
-        RunError: If it is not there, or no JSON.
-    """
-    try:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{folder} has no summary.json: give the folder of a run, or one above runs") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as cause:
-        raise RunError(f"{folder}/summary.json is not JSON ({cause}): {_WAY_OUT}") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{folder}/summary.json is not a run's summary: {_WAY_OUT}")
-    summary = cast("dict[str, Any]", found)
-    for key, kinds in _TYPES.items():
-        value = summary.get(key)
-        if value is not None and not (isinstance(value, kinds) and isinstance(value, bool) == (kinds is bool)):
-            raise RunError(f"{folder}/summary.json: {key} is {str(value)[:40]!r}, no {_KINDS[kinds]}; {_WAY_OUT}")
-    for name, value in (summary.get("initial") or {}).items():
-        if not isinstance(value, int | float | None):
-            raise RunError(f"{folder}/summary.json: initial {name} is {str(value)[:40]!r}, no number; {_WAY_OUT}")
-    for resume in summary.get("resumes") or []:
-        if not isinstance(resume, dict) or not isinstance(cast("dict[str, Any]", resume).get("after_round"), int):
-            raise RunError(f"{folder}/summary.json: resumes holds {str(resume)[:40]!r}, no resume; {_WAY_OUT}")
-    return summary
 
 
 def _config_file(folder: Path) -> dict[str, Any]:
@@ -187,7 +142,7 @@ def _config_file(folder: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, ValueError, OSError) as cause:
-        raise RunError(f"{file}: {str(cause).splitlines()[0]}; {_WAY_OUT}") from None
-    if not isinstance(found, dict | None):
-        raise RunError(f"{file} is no configuration; {_WAY_OUT}")
-    return cast("dict[str, Any]", found or {})
+        raise RunError(f"{file}: {str(cause).splitlines()[0]}; {WAY_OUT}") from None
+    if found and not is_mapping(found):
+        raise RunError(f"{file} is no configuration; {WAY_OUT}")
+    return dict(found or {})

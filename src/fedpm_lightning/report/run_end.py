@@ -1,4 +1,4 @@
-"""What is printed when a round and when a run ends: figures in a line, a small table, the place among other runs."""
+"""What is printed at the end of a round and of a run: metrics in a line, a small table, the rank among other runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 import statistics
 import time
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
-from fedpm_lightning.report.run import Run, RunError, read_summary
+from fedpm_lightning.report.records import RunError, read_summary
+from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.tables.grid import column_head
 from fedpm_lightning.report.units import human_bytes, human_seconds
 
@@ -21,11 +21,12 @@ class Sibling(NamedTuple):
     """A finished run and its figure at its best round."""
 
     run: Run
+    monitor: Monitor
     value: float
 
 
 def ranking_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[str]:
-    """Rank a finished run among those beside it on the same data and split, with as many rounds and its metric.
+    """Rank a finished run among its sibling folders: same data, split, number of rounds and metric.
 
     Only the summaries are read, no curves; what cannot be read is skipped.
 
@@ -40,7 +41,7 @@ def ranking_lines(run_dir: str | Path, patience_s: float = _PATIENCE_S) -> list[
     me = _read(folder)
     if me is None:
         return []
-    monitor = cast(Monitor, monitor_from(me.run.summary))
+    monitor = me.monitor
     others, complete = _siblings(folder, me, monitor, patience_s)
     if not others:
         return []
@@ -66,7 +67,7 @@ def _siblings(folder: Path, me: Sibling, monitor: Monitor, patience_s: float) ->
             continue
         if other.run.config.get("rounds") != me.run.config.get("rounds"):  # more rounds, a better best
             continue
-        if monitor_from(other.run.summary) == monitor:
+        if other.monitor == monitor:
             found.append(other)
     return found, True
 
@@ -78,13 +79,13 @@ def _read(folder: Path) -> Sibling | None:
     except (RunError, OSError):
         return None
     monitor = monitor_from(summary)
-    config = cast("dict[str, Any]", summary.pop("config", None) or {})
+    config = summary.pop("config", None) or {}
     run = Run(folder, config, summary, History())
     best = summary.get("best")
-    value = best.get(monitor.key) if monitor and is_mapping(best) else None
-    if run.state != "finished" or not isinstance(value, int | float) or not math.isfinite(value):
+    value = best.get(monitor.key) if monitor and best else None
+    if monitor is None or run.state != "finished" or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return Sibling(run, float(value))
+    return Sibling(run, monitor, float(value))
 
 
 def _leader(me: Sibling, others: list[Sibling], monitor: Monitor) -> str:
@@ -114,7 +115,7 @@ _SHOWN = {"val/acc": "val/acc", "test/acc": "test/acc", "opt/gap": "gap"}
 
 
 def figures(row: Row) -> list[str]:
-    """Return what a round's line shows: accuracies or the gap, the training loss, the seconds."""
+    """Return the parts of a round's line: accuracies or the gap, the training loss, the seconds."""
     shown = [f"{name} {figure_text(key, row[key])}" for key, name in _SHOWN.items() if key in row]
     # A round that was not evaluated still has its training loss; an initial evaluation has only the others.
     loss = next((row[key] for key in ("train/loss", "val/loss", "test/loss") if key in row), None)

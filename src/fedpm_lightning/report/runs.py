@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from fedpm_lightning.report.run import Run, RunError, load_run
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import Run, load_run
 from fedpm_lightning.report.setting import Setting
 
 PROJECT = "wandb:"

@@ -6,7 +6,7 @@ Only runs of one setting are ever averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from fedpm_lightning.configuration.canonical import canonical
 from fedpm_lightning.configuration.keys import Effect, effect
@@ -17,7 +17,7 @@ Setting: TypeAlias = tuple[tuple[str, str], ...]
 _CALLBACKS = "trainer.callbacks"
 
 
-def setting_of(config: Mapping[str, Any], version: object) -> Setting:
+def setting_of(config: Mapping[str, object], version: object) -> Setting:
     """Return all that identifies a run except its seed.
 
     Args:

@@ -1,4 +1,4 @@
-"""Which method a row is of: its place in every table, its colour and its marker, as methods declare them.
+"""The method of a table's row: its order, colour and marker, as methods declare them.
 
 A method from outside of this package stands where its class says, as a run of it recorded that; last where it says
 nothing, or the run is an older one.
@@ -7,18 +7,17 @@ nothing, or the run is an older one.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from fedpm_lightning.methods.registry import METHODS, MIXED, ORDERS, Entry, automatic_look
+from fedpm_lightning.report.records import Summary
 
 _LOOKS = {(entry.colour, entry.marker) for entry in METHODS}
 _OURS = {entry.label for entry in METHODS}
 _from_outside: dict[str, Entry] = {}
 
 
-def register(summary: Mapping[str, Any]) -> None:
-    """Take over what a run's summary says of a method from outside: its label, place and look."""
+def register(summary: Summary) -> None:
+    """Register a method from outside of this package by a run's summary: its label, order and look."""
     match summary:
         case {"method": str(name), "declared": {"taxonomy": [str(order), str(mixed)], **said}} if (
             name not in _OURS and order in ORDERS and mixed in MIXED

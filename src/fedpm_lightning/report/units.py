@@ -1,4 +1,4 @@
-"""Amounts as people write them on a command line (25MB, 90, 15min, 80%), and as they read them."""
+"""Parsing and formatting of amounts with units: 25MB, 90, 15min, 80%."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class Aggregation(Hooks):
 
 
 class _Sums:
-    """What a round adds up over its clients: the method's sums, buffers, losses, and who returned."""
+    """The sums of a round over its clients: the method's sums, buffers, losses, and who returned."""
 
     def __init__(self, aggregator: Aggregator, round: Round) -> None:
         self.aggregator = aggregator

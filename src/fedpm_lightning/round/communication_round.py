@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Round:
-    """What everyone who takes part in a round sees of it.
+    """One round: its context for hooks, and its execution.
 
     Args:
         federation: The experiment.
@@ -108,7 +108,7 @@ class Round:
     # ---------------------------------------------------------------- its steps
 
     def local(self) -> LocalRound:
-        """Return what the clients of this round share."""
+        """Return the client side of this round."""
         federation = self.federation
         return LocalRound(
             self.broadcast,
@@ -126,21 +126,21 @@ class Round:
         )
 
     def announce_client(self, data: ClientData) -> None:
-        """Tell everyone that a client starts."""
+        """Call the hooks on_client_start."""
         self.federation.call_hook("on_client_start", self, data)
 
     def announce_upload(self, update: ClientUpdate) -> None:
-        """Let everyone see or change what a client is about to send."""
+        """Call the hooks on_client_end, which may change the update."""
         self.federation.call_hook("on_client_end", self, update)
 
     def pack(self, message: Message, update: ClientUpdate, kept: ClientState) -> ClientState:
-        """Put an update into the form in which it is sent; return what is kept for the client's next one."""
+        """Compress an update; return the state that the client's next message needs."""
         start = {} if self.method.uploads == "direction" else self.broadcast.params
         draws = torch_generator(self.federation.seed, "message", self.number, update.client)
         return message.pack(update, start, kept, self.number, draws)
 
     def announce_arrival(self, update: ClientUpdate) -> None:
-        """Tell everyone what has arrived at the server."""
+        """Call the hooks on_update_received."""
         self.federation.call_hook("on_update_received", self, update)
 
     def own_clients(self) -> list[ClientData]:
@@ -174,7 +174,7 @@ class Round:
         return True
 
     def receive(self, update: ClientUpdate, state: ClientState) -> None:
-        """Hand an update over to the aggregation, and keep the client's state.
+        """Pass an update to the aggregation, and store the client's state.
 
         A client whose update never arrives keeps its old state: control variates must add up at both ends.
         """

@@ -1,10 +1,10 @@
-"""What an experiment needs of its data, and whether network and data fit each other."""
+"""The interface of an experiment's data, and the check that network and data fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,21 @@ class Data(Protocol):
     @property
     def num_clients(self) -> int:
         """N."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """The data set's name."""
+        ...
+
+    @property
+    def num_classes(self) -> int:
+        """Classes are 0..num_classes-1."""
+        ...
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's inputs."""
         ...
 
     @property
@@ -43,8 +58,8 @@ def is_language(data: object) -> bool:
     return bool(getattr(data, "language", False))
 
 
-def check_network(net: nn.Module, data: Any, precision: AbstractContextManager[Any] | None = None) -> Tensor:
-    """Try the network on two samples of `data`, the experiment's FederatedData, in the trainer's precision.
+def check_network(net: nn.Module, data: Data, precision: AbstractContextManager[object] | None = None) -> Tensor:
+    """Try the network on two samples of the experiment's data, in the trainer's precision.
 
     Returns:
         The samples' inputs [2, ...].

@@ -1,9 +1,9 @@
-"""What a federated experiment is made of: network, method and settings, and what the rounds take from them."""
+"""A federated experiment: network, method and settings, and what the rounds derive from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -176,7 +176,7 @@ class Experiment:
         self.row[name] = value
 
     def use_hooks(self, hooks: Sequence[Hooks]) -> None:
-        """Let `hooks` look at the rounds; an aggregation among them takes the place of the plain one.
+        """Register hooks; an aggregation among them replaces the plain one.
 
         Raises:
             ValueError: If there are two of them.
@@ -189,11 +189,11 @@ class Experiment:
         self.hooks: list[Hooks] = [*hooks] if own else [*hooks, self.aggregation]
         self._implemented = implemented_hooks(self.hooks)
 
-    def call_hook(self, hook: str, *arguments: Any) -> None:
-        """Call a hook of all who have written it."""
+    def call_hook(self, hook: str, *arguments: object) -> None:
+        """Call a hook of all that implement it."""
         for call in self._implemented[hook]:
             call(*arguments)
 
     def has_hook(self, hook: str) -> bool:
-        """Whether anybody has written a hook."""
+        """Whether any implements a hook."""
         return bool(self._implemented[hook])

@@ -1,4 +1,4 @@
-"""A federated experiment whose rounds are run: by `train`, or one by one by whoever has a loop of their own."""
+"""Runs a federated experiment: all rounds by `train`, or one by one inside another loop."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class Federation(Experiment):
         return lines + self.choose_executor(data, round, precision)
 
     def set_up(self, num_clients: int, sample: Tensor | None = None) -> None:
-        """Let the method look at the network, and make the server's state unless a checkpoint brought one."""
+        """Set the method up for the network, and make the server's state unless a checkpoint restored it."""
         self.method.num_clients, self.method.l2, self.method.sample = num_clients, self.objective.l2, sample
         self.rules = self.method.setup(self.net)
         if not self.server_state:
             self.server_state = self.method.init_server(clone_params(self.theta))
 
     def choose_executor(self, data: Data, round: int, precision: Precision) -> list[str]:
-        """Decide how cohorts train; return a line where it is not what was asked for.
+        """Choose the executor; return a line to print where it differs from the one asked for.
 
         A resumed run goes on as it began: a trial at another theta might decide otherwise, and move the last bits.
         """
@@ -115,7 +115,7 @@ class Federation(Experiment):
         )
 
     def end(self) -> None:
-        """Free the scratch networks, and what the clients' states took on the disk."""
+        """Free the scratch networks and the files of client states."""
         self._scratch = None
         self.executor = Sequential()
         self.store.release()
@@ -139,7 +139,7 @@ class Federation(Experiment):
         }
 
     def load_state_dict(self, state: dict[str, Any], clients: bool = True) -> None:
-        """Restore the server's and, where wanted, the clients' states."""
+        """Restore the server's state and, with `clients`, the clients' states."""
         self.server_state = state["server"]
         name, chunk = state.get("executor", ("", 1))
         self._restored_executor = str(name), int(chunk)

@@ -1,4 +1,4 @@
-"""Who may look at a round, or change it on its way."""
+"""Hooks of a round: called in this order, they may observe or change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """Compression, clipping, noise, dropouts, counting, diagnostics.
+    """Base class of hooks: compression, clipping, noise, dropouts, counting, diagnostics.
 
     Within a round the hooks fire in the order in which they stand here. Clients that train at once all start before
     the first of them ends.
@@ -41,7 +41,7 @@ class Hooks:
 
 
 def implemented_hooks(hooks: Sequence[Hooks]) -> dict[str, list[Callable[..., None]]]:
-    """Return, for every hook, the methods that somebody has written, in the order of `hooks`."""
+    """Return, for every hook, the implementations in the order of `hooks`."""
     names = [name for name in vars(Hooks) if name.startswith("on_")]
     return {
         name: [getattr(hook, name) for hook in hooks if getattr(type(hook), name) is not getattr(Hooks, name)]

@@ -1,4 +1,4 @@
-"""Power-of-choice: of the candidates of a round those take part whose data theta fits worst.
+"""Power-of-choice: of a round's candidates, those with the greatest loss at theta take part.
 
 Cho, Wang, Joshi: Client Selection in Federated Learning: Convergence Analysis and Power-of-Choice Selection Strategies
 (arXiv:2010.01243), pi_pow-d. The candidates are drawn by size, get theta, and answer with F_k(theta) over their whole

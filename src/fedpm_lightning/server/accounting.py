@@ -36,7 +36,7 @@ def check_adjacency(adjacency: Adjacency, num_clients: int, size: int) -> None:
 def epsilon(
     noise_multiplier: float, rounds: int, num_clients: int, size: int, delta: float, adjacency: Adjacency
 ) -> float:
-    """Return epsilon after so many rounds.
+    """Return epsilon after `rounds` rounds.
 
     Args:
         noise_multiplier: z, the noise of one round's sum over its clipping bound; 0: infinity.

@@ -8,7 +8,6 @@ checkpoints its state and lets YAML choose it. Before the step `.grad` holds the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +23,7 @@ class Assign(Optimizer):
         super().__init__(params, {"lr": 1.0})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Copy the target in `.grad` into each parameter."""
         if closure is not None:
             closure()

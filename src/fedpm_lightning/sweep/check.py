@@ -7,15 +7,19 @@ import difflib
 import io
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.configuration.command_line import FILE, python_to_yaml
 from fedpm_lightning.configuration.keys import CLASSES
 from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.sweep_file import Metric
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 
 def check_points(points: Sequence[Point], metric: Metric | None = None) -> int:
@@ -42,7 +46,7 @@ def check_points(points: Sequence[Point], metric: Metric | None = None) -> int:
     return len(chosen)
 
 
-def check_metric(metric: Metric | None, settings: Any) -> None:
+def check_metric(metric: Metric | None, settings: Namespace) -> None:
     """Check that a run measures the sweep's metric; a callback may record more than is known here.
 
     Raises:
@@ -81,7 +85,7 @@ def covering(points: Iterable[Point]) -> Iterable[Point]:
 _ARGUMENTS = tuple(f"{name}." for name in CLASSES)
 
 
-def _structural(key: str, value: Any) -> bool:
+def _structural(key: str, value: object) -> bool:
     return key.startswith(f"{FILE}.") or key in CLASSES or isinstance(value, dict)
 
 
@@ -107,23 +111,23 @@ def parsed(arguments: Sequence[str]) -> Any:
         raise SweepError(text.removeprefix("error: ")) from None
 
 
-def _build(settings: Any) -> None:
+def _build(settings: Namespace) -> None:
     """Build what checks its own arguments and costs nothing: a damping of -1 fails here, not in the third hour."""
     for branch, key in (("model", "method"), ("model", "lr_schedule"), ("data", "partition")):
         spec = settings[branch].get(key)
         _built(spec.as_dict() if hasattr(spec, "as_dict") else spec)
 
 
-def _built(spec: Any) -> Any:
+def _built(spec: object) -> object:
     """Make what a `class_path` with `init_args` names, at any depth; other values stay."""
-    if not isinstance(spec, dict) or "class_path" not in spec:
+    if not is_mapping(spec) or "class_path" not in spec:
         return spec
-    module, _, name = str(cast("dict[str, Any]", spec)["class_path"]).rpartition(".")
-    arguments = cast("dict[str, Any]", spec).get("init_args") or {}
+    module, _, name = str(spec["class_path"]).rpartition(".")
+    arguments = spec.get("init_args") or {}
     return getattr(import_module(module), name)(**{key: _built(value) for key, value in arguments.items()})
 
 
-def _arrived(point: Point, settings: Any) -> None:
+def _arrived(point: Point, settings: Namespace) -> None:
     """Compare what the sweep asked for with what the run would use."""
     for key, value in point.params.items():
         if key.startswith(f"{FILE}."):
@@ -133,9 +137,9 @@ def _arrived(point: Point, settings: Any) -> None:
             raise SweepError(f"--{key}={value} does not arrive: the run would use {got!r}")
 
 
-def lookup(settings: Any, key: str) -> Any:
+def lookup(settings: Namespace, key: str) -> Any:
     """Return the value at a dotted key; `init_args` may be left out of it."""
-    here = settings
+    here: Any = settings
     for part in key.split("."):
         if not hasattr(here, "get"):
             return None
@@ -160,6 +164,6 @@ def same(got: Any, expected: Any) -> bool:
     return got == expected or str(got) == str(expected)
 
 
-def bare(name: Any) -> str:
+def bare(name: object) -> str:
     """Return a class's bare name, as it is compared: `my.FedAvg`, `FedAvg` and `fed_avg` are one."""
     return str(name).rsplit(".", 1)[-1].lower().replace("_", "")

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from fedpm_lightning.report.history import monitor_from
 from fedpm_lightning.report.metrics_csv import read_rows, write_atomically
+from fedpm_lightning.report.records import RunError, Summary, read_summary
 from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.points import Point
 from fedpm_lightning.sweep.sweep_file import Metric
@@ -61,11 +62,11 @@ class SweepFolder:
             raise SweepError(f"{self.path} has no points.jsonl: give the folder of a sweep") from None
         return [Point.from_json(line) for line in lines]
 
-    def summary(self, point: Point) -> dict[str, Any]:
+    def summary(self, point: Point) -> Summary:
         """Return a point's summary.json; empty before its first round."""
         try:
-            return json.loads((self.run_dir(point) / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
+            return read_summary(self.run_dir(point))
+        except (OSError, RunError):
             return {}
 
     def state(self, point: Point) -> State:
@@ -78,7 +79,7 @@ class SweepFolder:
         return int(rows[-1]["round"]) if rows else 0
 
 
-def state_of(summary: Mapping[str, Any]) -> State:
+def state_of(summary: Summary) -> State:
     """Read a run's state off its summary."""
     if not summary:
         return "new"
@@ -87,23 +88,24 @@ def state_of(summary: Mapping[str, Any]) -> State:
     return "finished" if summary.get("finished") else "unfinished"
 
 
-def metric_of(summary: Mapping[str, Any], metric: Metric | None) -> float | None:
+def metric_of(summary: Summary, metric: Metric | None) -> float | None:
     """Return the sweep's metric of one run: its last value, as W&B's summary has it, or `best/NAME`, `final/NAME`."""
     if metric is None or state_of(summary) == "diverged":
         return None
     moment, _, key = metric.name.partition("/")
-    part = summary.get(moment) if moment in {"best", "final"} else None
-    figures = part if part is not None else (summary.get("final") or {})
+    final = summary.get("final")
+    part = summary.get("best") if moment == "best" else final if moment == "final" else None
+    figures = part if part is not None else (final or {})
     value = figures.get(key if part is not None else metric.name)
     return None if value is None else float(value)
 
 
-def default_metric(metric: Metric | None, summaries: Iterable[Mapping[str, Any]]) -> Metric | None:
+def default_metric(metric: Metric | None, summaries: Iterable[Summary]) -> Metric | None:
     """Return the file's metric, or else what the runs themselves choose their best round by."""
     if metric is not None:
         return metric
-    found = next((summary["monitor"] for summary in summaries if summary.get("monitor")), None)
-    return None if found is None else Metric(found["key"], "maximize" if found["mode"] == "max" else "minimize")
+    found = next((monitor for summary in summaries if (monitor := monitor_from(summary))), None)
+    return None if found is None else Metric(found.key, "maximize" if found.mode == "max" else "minimize")
 
 
 def write_results(

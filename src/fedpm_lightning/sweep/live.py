@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpm_lightning.report.metrics_csv import read_rows
+from fedpm_lightning.report.records import Summary
 from fedpm_lightning.report.units import human_seconds
 from fedpm_lightning.sweep.folder import SweepFolder, default_metric, metric_of, state_of
 from fedpm_lightning.sweep.runner import Progress
@@ -32,7 +32,7 @@ class LiveTable:
         self.folder, self.metric = folder, metric
         self.console = console or Console(highlight=False, soft_wrap=True)
         self._live: Live | None = None
-        self._over: dict[str, dict[str, Any]] = {}
+        self._over: dict[str, Summary] = {}
 
     def __enter__(self) -> LiveTable:
         """Take the terminal; no thread refreshes it, since the runner forks and calls often enough."""
@@ -88,7 +88,7 @@ class LiveTable:
         best = best_of(over, self.metric)
         return " · ".join([*parts, *([f"best {best[1]} = {best[2]:.4g} ({best[0]})"] if best else [])])
 
-    def _summaries(self, progress: Progress) -> dict[str, dict[str, Any]]:
+    def _summaries(self, progress: Progress) -> dict[str, Summary]:
         """Return the summaries of the points that are over; each is read once."""
         running = {job.point.name for job in progress.running}
         for point in progress.points:
@@ -109,7 +109,7 @@ def time_left(progress: Progress) -> str:
     return human_seconds(todo / jobs)
 
 
-def best_of(summaries: dict[str, dict[str, Any]], metric: Metric | None) -> tuple[str, str, float] | None:
+def best_of(summaries: dict[str, Summary], metric: Metric | None) -> tuple[str, str, float] | None:
     """Return (point, metric, value) of the best run; None if none measured it."""
     metric = default_metric(metric, summaries.values())
     values = {name: value for name, summary in summaries.items() if (value := metric_of(summary, metric)) is not None}

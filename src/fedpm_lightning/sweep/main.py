@@ -86,7 +86,7 @@ def chosen_method(sweep: SweepFile, args: argparse.Namespace) -> SweepFile:
 
 
 def checked(sweep: SweepFile, points: Sequence[Point], timing: bool) -> None:
-    """Check every point and say what the sweep is.
+    """Check every point and print a summary of the sweep.
 
     Raises:
         SweepError: If a point cannot run.

@@ -103,14 +103,14 @@ def _no_overlap(sweep: SweepFile, extra: Sequence[str]) -> None:
         raise SweepError(f"--{min(both)} is a parameter of {sweep.path}: every point would get the same value")
 
 
-def readable(params: Mapping[str, Any], keys: Sequence[str]) -> str:
+def readable(params: Mapping[str, object], keys: Sequence[str]) -> str:
     """Write the values of some parameters shortly: `fedpm-alpha0.1-s0`."""
     parts = [_short(key, params[key]) for key in keys]
     text = re.sub(r"[^A-Za-z0-9.+-]+", "_", "-".join(parts))
     return text[:_LONGEST_NAME].rstrip("-._")
 
 
-def _short(key: str, value: Any) -> str:
+def _short(key: str, value: object) -> str:
     if key.startswith(f"{FILE}."):
         return Path(str(value)).stem
     shown = f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -140,7 +140,7 @@ def identity(arguments: Sequence[str], chosen: Iterable[str] = ()) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def command_line(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
+def command_line(command: Iterable[str], params: Mapping[str, object]) -> list[str]:
     """Fill a sweep file's command in, as `wandb agent` does.
 
     Raises:
@@ -162,7 +162,7 @@ def command_line(command: Iterable[str], params: Mapping[str, Any]) -> list[str]
     return arguments
 
 
-def fedpm_arguments(command: Iterable[str], params: Mapping[str, Any]) -> list[str]:
+def fedpm_arguments(command: Iterable[str], params: Mapping[str, object]) -> list[str]:
     """Return what follows `fedpm` in the command line: the command and its options."""
     arguments = command_line(command, params)
     return arguments[arguments.index("fedpm") + 1 :]

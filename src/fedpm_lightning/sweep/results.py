@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedpm_lightning.report.run import Column, RunError
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import Column
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.grid import Cell, build_grid
 from fedpm_lightning.report.tables.render import render
@@ -41,7 +42,7 @@ def results_text(folder: SweepFolder, points: Sequence[Point], metric: Metric | 
 
 
 def print_results(folder: SweepFolder, points: Sequence[Point], metric: Metric | None) -> None:
-    """Print the table and where everything is."""
+    """Print the table and the paths of results and logs."""
     shown = folder.path.relative_to(Path.cwd()) if folder.path.is_relative_to(Path.cwd()) else folder.path
     sys.stdout.write(results_text(folder, points, metric))
     print(f"points and results: {shown}/results.csv\ntables and curves:  fedpm compare {shown}", flush=True)

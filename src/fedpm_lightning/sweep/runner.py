@@ -1,4 +1,4 @@
-"""Runs a sweep's points in worker processes on this machine, each in a process of its own.
+"""Runs a sweep's points on this machine, each in its own worker process.
 
 The processes are forked from a server that has imported everything once: a fresh process a point, without seconds of
 imports for each. Where there is no such server (macOS, Windows) they start afresh.
@@ -30,7 +30,7 @@ _REFRESH_S = 0.5
 
 @dataclass
 class Job:
-    """One point on its way.
+    """A point that is running.
 
     Attributes:
         point: The point.
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Progress:
-    """What the table shows.
+    """The state of the sweep for the display.
 
     Attributes:
         points: All points of the sweep.
@@ -76,7 +76,7 @@ class Display(Protocol):
         ...
 
     def show(self, progress: Progress) -> None:
-        """Show how things stand."""
+        """Show the state."""
         ...
 
 
@@ -108,7 +108,7 @@ class Runner:
             self._context.set_forkserver_preload(["fedpm_lightning.commands.fit"])
 
     def run(self, points: Sequence[Point], display: Display) -> Progress:
-        """Run every point that is not over.
+        """Run every point that is not done.
 
         Returns:
             How things stand at the end; `self.signal` is set if a signal ended it.

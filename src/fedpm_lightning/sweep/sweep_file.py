@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import yaml
 
+from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.configuration import ConfigurationError
 from fedpm_lightning.configuration.shipped import locate
 from fedpm_lightning.sweep import SweepError
@@ -66,7 +67,7 @@ def load_sweep(path: str | Path) -> SweepFile:
     wrong = violations(config) or _unusable(config)
     if wrong:
         raise SweepError("\n  ".join([f"{file} is no valid sweep file:", *wrong]))
-    metric = cast("dict[str, Any] | None", config.get("metric"))
+    metric: Mapping[str, Any] | None = config.get("metric")
     return SweepFile(
         path=file,
         name=str(config.get("name") or file.stem),
@@ -78,22 +79,22 @@ def load_sweep(path: str | Path) -> SweepFile:
     )
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> Mapping[str, Any]:
     try:
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as cause:
         raise SweepError(f"{file} cannot be read ({cause.strerror}); sweep files are in sweeps/") from None
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise SweepError(f"{file} is not YAML: {cause}") from None
-    if not isinstance(config, dict):
+    if not is_mapping(config):
         raise SweepError(f"{file} is empty or a list; a sweep file has the keys method, parameters and command")
-    return cast("dict[str, Any]", config)
+    return config
 
 
 def _unusable(config: Mapping[str, Any]) -> list[str]:
     """Return what W&B's schema lets pass and would fail later."""
     command = [str(word) for word in config.get("command") or []]
-    parameters = cast("dict[str, dict[str, Any]]", config.get("parameters") or {})
+    parameters: Mapping[str, Mapping[str, Any]] = config.get("parameters") or {}
     wrong = [] if parameters else ["parameters: there are none"]
     if not command:
         wrong.append('command: is missing; write ["${env}", fedpm, fit, --config, FILE, "${args}"]')
@@ -111,14 +112,14 @@ def _unusable(config: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
-def _nested(parameters: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _nested(parameters: Mapping[str, Mapping[str, object]]) -> list[str]:
     return [key for key, entry in parameters.items() if "parameters" in entry]
 
 
 def _no_choice(entry: Mapping[str, Any]) -> list[str]:
-    values = cast("list[Any]", entry.get("values", []))
+    values: list[object] = entry.get("values", [])
     wrong = [f"{values} names a value twice"] if len({repr(value) for value in values}) < len(values) else []
-    shares = cast("list[float]", entry.get("probabilities", []))
+    shares: list[float] = entry.get("probabilities", [])
     if shares and (len(shares) != len(values) or abs(sum(shares) - 1) > 1e-6):
         wrong.append(f"probabilities {shares} must be one a value and sum to 1")
     if "min" in entry and "max" in entry and not entry["min"] < entry["max"]:
@@ -138,7 +139,7 @@ def violations(config: Mapping[str, Any]) -> list[str]:
     kinds.checks("integer")(lambda value: isinstance(value, int))
     schema = json.loads(files("fedpm_lightning.sweep").joinpath("wandb_schema.json").read_text(encoding="utf-8"))
     validator = Draft7Validator(schema, format_checker=kinds)
-    found = sorted(validator.iter_errors(cast(Any, config)), key=lambda error: list(map(str, error.absolute_path)))
+    found = sorted(validator.iter_errors(dict(config)), key=lambda error: list(map(str, error.absolute_path)))
     return [_message(list(map(str, error.absolute_path)), error) for error in found]
 
 

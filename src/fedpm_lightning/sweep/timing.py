@@ -8,13 +8,16 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpm_lightning.configuration.command_line import options
 from fedpm_lightning.report.metrics_csv import read_rows
 from fedpm_lightning.sweep import SweepError
 from fedpm_lightning.sweep.check import parsed
 from fedpm_lightning.sweep.points import SEED, Point
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
 
 
 def timed_round(point: Point) -> float:
@@ -63,7 +66,7 @@ def hours(points: Sequence[Point], seconds: float) -> float:
     return total / first * seconds / 3600
 
 
-def _work(settings: Any) -> float:
+def _work(settings: Namespace) -> float:
     """Return rounds times local epochs (or steps)."""
     model = settings["model"]
     return float(settings["rounds"]) * float(model.get("local_epochs") or model.get("local_steps") or 1)

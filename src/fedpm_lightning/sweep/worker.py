@@ -63,7 +63,7 @@ def _print_to(log: str) -> None:
 
 
 def _end_with_the_sweep() -> None:
-    """Stop in good order when the sweep's process is gone, even after a kill -9."""
+    """Stop cleanly when the sweep's process is gone, even after a kill -9."""
     parent = parent_process()
     if parent is None:
         return

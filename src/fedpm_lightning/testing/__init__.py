@@ -1,4 +1,4 @@
-"""What tests of one's own methods, callbacks and loaders need: the contract, and rounds on small clients.
+"""Tools for testing custom methods, callbacks and loaders: the contract, and rounds on small clients.
 
 import pytest
 from fedpm_lightning.testing import METHOD_CHECKS, MethodCase

@@ -1,4 +1,4 @@
-"""What callbacks and loaders of one's own keep to."""
+"""Checks of custom callbacks and loaders."""
 
 from __future__ import annotations
 

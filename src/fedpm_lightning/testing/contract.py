@@ -1,4 +1,4 @@
-"""What every method keeps to, whatever it computes: one function a promise, the same ones for ours and for yours.
+"""The contract that every method keeps, this package's and yours: one function per promise.
 
 @pytest.mark.parametrize("check", METHOD_CHECKS, ids=lambda check: check.__name__)
 def test_the_contract(check):

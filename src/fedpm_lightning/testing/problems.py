@@ -72,7 +72,7 @@ def regression_clients(
 def classification_clients(
     dtype: torch.dtype = torch.float64, classes: int = 3, num: int = 4, n: int = 30, d: int = 6
 ) -> list[InMemoryClient]:
-    """Classes around centres of their own, of which each client sees a different mix: in batches of 10, or whole (two).
+    """Gaussian classes, of which each client sees a different mix: in batches of 10, or whole (two).
 
     Args:
         dtype: Of the inputs.

@@ -1,1 +1,1 @@
-"""A round in Lightning's Trainer: the module, its loops, and the check of what a trainer was asked for."""
+"""Rounds in Lightning's Trainer: the module, its loops, and the check of the trainer's settings."""

@@ -1,4 +1,4 @@
-"""Lightning's loops around a round without their bookkeeping, where nobody asks for it.
+"""Lightning's loops around a round, without their bookkeeping where nothing needs it.
 
 A round is one training batch, and the global model is evaluated after it. What Lightning does around both (fetchers,
 hooks of every callback and batch, its collection of logged results) costs more than a small network's round; here only
@@ -9,8 +9,8 @@ validation gets Lightning's own loop, with all that its hooks may expect there (
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,7 +19,8 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop  # py
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.states import RunningStage, TrainerFn
 
-from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.callbacks.base import federation_of
+from fedpm_lightning.callbacks.trainer_access import attributes_of, callbacks_of, data_of
 from fedpm_lightning.trainer.start_check import is_whole
 
 EVALUATION_HOOKS = tuple(
@@ -51,9 +52,9 @@ class RoundEpoch(_TrainingEpochLoop):
         self.batch_progress.is_last_batch = data_fetcher.done
         self.batch_progress.increment_ready()
         self.batch_progress.increment_started()
-        connector = cast(Any, trainer)._logger_connector
+        connector = _untyped(trainer)._logger_connector
         connector.on_batch_start(batch)
-        module, optimizer = cast(Any, trainer.lightning_module), trainer.optimizers[0]
+        module, optimizer = _untyped(trainer.lightning_module), trainer.optimizers[0]
         module._current_fx_name = "training_step"  # where a hook of the round may log
         counting = optimizer.register_step_post_hook(self._count)
         try:
@@ -63,7 +64,7 @@ class RoundEpoch(_TrainingEpochLoop):
             counting.remove()
         module._current_fx_name = None
         self.batch_progress.increment_processed()
-        if cast(Any, trainer)._results:  # a hook of the round has logged something
+        if _untyped(trainer)._results:  # a hook of the round has logged something
             connector.on_batch_end()
             connector.update_train_step_metrics()
         self.batch_progress.increment_completed()
@@ -81,7 +82,7 @@ class RoundEvaluation(_EvaluationLoop):
     _short: bool | None = None
     _calls: Calls
 
-    def run(self) -> list[Any]:
+    def run(self) -> list[Mapping[str, float]]:
         """Evaluate the splits; return what Lightning's loop would have logged: nothing, a round's row has it all."""
         trainer = self.trainer
         if self._short is None:
@@ -102,11 +103,11 @@ class RoundEvaluation(_EvaluationLoop):
         with torch.no_grad(), trainer.precision_plugin.val_step_context():
             self.evaluate(trainer, module)
         self._module_mode.restore(module)
-        self._has_run, cast(Any, trainer)._last_val_time = True, time.monotonic()
+        self._has_run, _untyped(trainer)._last_val_time = True, time.monotonic()
         return []
 
     def evaluate(self, trainer: Trainer, module: LightningModule) -> None:
-        """Go over the batches of all splits, and call those who listen."""
+        """Evaluate the batches of all splits, and call the hooks."""
         federation, data, calls = federation_of(module), data_of(trainer), self._calls
         _call_all([*calls["on_validation_start"], *calls["on_validation_epoch_start"]], trainer, module)
         seen = 0
@@ -123,8 +124,8 @@ class RoundEvaluation(_EvaluationLoop):
 
 
 def install_loops(trainer: Trainer) -> None:
-    """Put them in the places of Lightning's loops, before a checkpoint is read into these."""
-    fit, theirs = cast(Any, trainer.fit_loop), cast(Any, trainer.fit_loop.epoch_loop)
+    """Replace Lightning's loops, before a checkpoint is loaded into them."""
+    fit, theirs = _untyped(trainer.fit_loop), _untyped(trainer.fit_loop.epoch_loop)
     if type(theirs) is _TrainingEpochLoop and type(theirs.val_loop) is _EvaluationLoop:
         ours = RoundEpoch(trainer, theirs.min_steps, theirs.max_steps)
         ours.val_loop = RoundEvaluation(
@@ -140,20 +141,25 @@ def uses_known_hooks_only(trainer: Trainer, hooks: Sequence[str]) -> bool:
     for name in hooks:
         if hasattr(Callback, name):
             implementations += [getattr(type(one), name) for one in implementing_callbacks(trainer, name)]
-    return isinstance(cast(Any, trainer).profiler, PassThroughProfiler) and all(map(_is_known, implementations))
+    return isinstance(attributes_of(trainer).profiler, PassThroughProfiler) and all(map(_is_known, implementations))
 
 
 def implementing_callbacks(trainer: Trainer, name: str) -> list[Callback]:
     """Return the callbacks that implement a hook."""
     base = getattr(Callback, name)
-    return [one for one in cast("list[Callback]", cast(Any, trainer).callbacks) if getattr(type(one), name) is not base]
+    return [one for one in callbacks_of(trainer) if getattr(type(one), name) is not base]
 
 
-def _is_known(function: Callable[..., Any]) -> bool:
+def _is_known(function: Callable[..., object]) -> bool:
     """Tell whether a hook is of this package, or one that Lightning leaves empty."""
     return function.__module__.startswith("fedpm_lightning.") or function.__module__ == "lightning.pytorch.core.hooks"
 
 
-def _call_all(calls: list[Callable[..., None]], *arguments: Any) -> None:
+def _call_all(calls: list[Callable[..., None]], *arguments: object) -> None:
     for call in calls:
         call(*arguments)
+
+
+def _untyped(value: object) -> Any:
+    """Return a part of Lightning whose private attributes are used, which its types leave out."""
+    return value

@@ -15,16 +15,17 @@ from lightning.pytorch import Callback, LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback, data_of
+from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
 from fedpm_lightning.callbacks.metrics.communication import Communication
 from fedpm_lightning.callbacks.metrics.timing import Timing
 from fedpm_lightning.callbacks.run.files import find_run_files
+from fedpm_lightning.callbacks.trainer_access import callbacks_of, data_of
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.round import Federation, Hooks
 from fedpm_lightning.round.data import Data, is_language
 from fedpm_lightning.round.evaluation import SPLITS, check_loss
 from fedpm_lightning.trainer.loops import install_loops
-from fedpm_lightning.trainer.start_check import callbacks_of, check_monitors, check_trainer
+from fedpm_lightning.trainer.start_check import check_monitors, check_trainer
 from fedpm_lightning.types import Batch, Cohort
 
 _MOST_LINES = 12  # of a method's rules; more are told as their sum
@@ -64,7 +65,7 @@ class FederatedModule(LightningModule):
         return data_of(self.trainer)
 
     def setup(self, stage: str) -> None:
-        """Refuse what a round cannot do, and put the callbacks into the round, before a checkpoint is read."""
+        """Check the trainer's settings and register the callbacks, before a checkpoint is loaded."""
         self.federation.print = self.print_line
         self.federation.use_hooks([callback for callback in callbacks_of(self.trainer) if isinstance(callback, Hooks)])
         if stage == "fit":
@@ -78,13 +79,13 @@ class FederatedModule(LightningModule):
         return self.federation.make_optimizer()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Add the frame's callbacks that the trainer does not have in some form already."""
+        """Add the default callbacks that the trainer does not have in some form already."""
         present = callbacks_of(self.trainer)
         frame: list[FederatedCallback] = [Communication(), Timing(), Aggregation()]
         return [cb for cb in frame if not any(isinstance(other, type(cb)) for other in present)]
 
     def on_fit_start(self) -> None:
-        """Check that network and data fit each other, make the server's state, and say what was decided."""
+        """Check that network and data fit, make the server's state, and print what was decided."""
         context = self.trainer.precision_plugin.forward_context
         lines = self.federation.begin(self.data, self.trainer.max_epochs or 1, self.current_epoch, context)
         rules = self.federation.rules

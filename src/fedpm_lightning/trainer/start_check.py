@@ -1,15 +1,14 @@
-"""What a trainer was asked for that a federated round cannot do: refused in one line before anything runs."""
+"""Refuses trainer settings that a federated round cannot honour, in one line before anything runs."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from typing import Any, cast
 
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.trainer_access import attributes_of, callbacks_of
 from fedpm_lightning.round import Hooks
 
 CALLBACKS = {
@@ -35,7 +34,7 @@ def check_trainer(trainer: Trainer) -> None:
     Raises:
         ValueError: Naming the setting and the way out.
     """
-    of, quick = cast(Any, trainer), bool(cast(Any, trainer).fast_dev_run)
+    of = attributes_of(trainer)
     asked = {
         "overfit_batches": (of.overfit_batches, of.overfit_batches != 0, "use data.limit_train"),
         "limit_train_batches": (of.limit_train_batches, of.limit_train_batches != 1, "use data.limit_train"),
@@ -54,7 +53,7 @@ def check_trainer(trainer: Trainer) -> None:
         "max_steps": (trainer.max_steps, trainer.max_steps not in (-1, None), "a step is a round: use rounds"),
     }
     for name, (value, wrong, instead) in asked.items():
-        if wrong and not quick:
+        if wrong and not of.fast_dev_run:
             raise ValueError(f"trainer.{name} {value} has no meaning where one batch is one round: {instead}")
     if getattr(trainer.precision_plugin, "scaler", None) is not None:
         raise ValueError(
@@ -85,7 +84,7 @@ def check_monitors(trainer: Trainer, splits: Iterable[str], language: bool = Fal
     present = callbacks_of(trainer)
     federated = [callback for callback in present if isinstance(callback, FederatedCallback)]
     if any(callback.records is None for callback in federated):
-        return  # somebody's own callback, of which nobody knows what it records
+        return  # a custom callback that does not declare what it records
     evaluated = [f"{split}/{kind}" for split in splits for kind in ("acc", "loss", *["perplexity"] * language)]
     known = [*evaluated, *(name for callback in federated for name in callback.records or ())]
     for callback in present:
@@ -97,8 +96,3 @@ def check_monitors(trainer: Trainer, splits: Iterable[str], language: bool = Fal
                 f"{type(callback).__name__} monitors {key}, which no round of this run records{meant}\n"
                 f"There are {', '.join(known)}"
             )
-
-
-def callbacks_of(trainer: Trainer) -> list[Callback]:
-    """Return the trainer's callbacks."""
-    return cast("list[Callback]", cast(Any, trainer).callbacks)

@@ -1,4 +1,4 @@
-"""Client-level differential privacy, chosen in YAML in the place of the plain aggregation: docs/privacy.md.
+"""Client-level differential privacy, chosen in YAML instead of the plain aggregation: docs/privacy.md.
 
 fedpm fit ... --config configs/privacy.yaml
 """
@@ -10,7 +10,8 @@ import math
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.rng import torch_generator
 from fedpm_lightning.round import Federation, Round
@@ -64,7 +65,7 @@ class DifferentialPrivacy(Aggregation):
         self.adjacency: Adjacency = adjacency
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what is not covered before anything runs, and say what will be promised.
+        """Refuse unsupported settings before anything runs, and print the guarantee.
 
         Raises:
             ValueError: If method, weights, buffers or sampling do not allow it.
@@ -87,7 +88,7 @@ class DifferentialPrivacy(Aggregation):
         return num_clients**-1.1 if self.delta is None else self.delta
 
     def epsilon(self, rounds: int, num_clients: int, size: int) -> float:
-        """Return epsilon after so many rounds: a function of nothing else."""
+        """Return epsilon after `rounds` rounds."""
         check_adjacency(self.adjacency, num_clients, size)
         delta = self.delta_of(num_clients)
         return epsilon(self.noise_multiplier, rounds, num_clients, size, delta, self.adjacency)
@@ -128,7 +129,7 @@ class DifferentialPrivacy(Aggregation):
         return PrivateMixing(round.broadcast.params, blocks, update, factor, size, self.floor, generator)
 
     def aggregate(self, round: Round) -> Params:
-        """Aggregate; record what the rounds so far have cost, and how many clients were clipped."""
+        """Aggregate; record the privacy spent so far and how many clients were clipped."""
         target, clients, size = super().aggregate(round), round.method.num_clients, len(round.sampled)
         round.record("privacy/epsilon", self.epsilon(round.number + 1, clients, size))
         round.record("privacy/delta", self.delta_of(clients))

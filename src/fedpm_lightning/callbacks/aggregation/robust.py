@@ -1,4 +1,4 @@
-"""Robust aggregation, chosen in YAML in the place of the plain one:
+"""Robust aggregation, chosen in YAML instead of the plain one:
 
     fedpm fit ... --trainer.callbacks fedpm_lightning.callbacks.CoordinateMedian
 
@@ -15,7 +15,8 @@ from typing import ClassVar, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.nested import wire_bytes
@@ -27,12 +28,12 @@ from fedpm_lightning.types import Params, to_device
 
 
 class RobustAggregation(Aggregation, ABC):
-    """Base class: checks at the start that the method can be aggregated by another rule than its own."""
+    """Base class: checks at the start that the method allows another aggregation than its own."""
 
     holds_all: ClassVar[bool] = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse what cannot be done, and say what is held in memory.
+        """Check the method and its buffers, and print how much memory the updates take.
 
         Raises:
             ValueError: If the method or the buffer policy does not allow another rule.

@@ -1,4 +1,4 @@
-"""Secure aggregation, simulated, chosen in YAML in the place of the plain aggregation: docs/privacy.md.
+"""Simulated secure aggregation, chosen in YAML instead of the plain aggregation: docs/privacy.md.
 
 fedpm fit ... --trainer.callbacks SecureAggregation
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import Aggregation, check_buffers, data_of, federation_of
+from fedpm_lightning.callbacks.base import Aggregation, check_buffers, federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.errors import AggregationError
 from fedpm_lightning.round import Federation, Round
@@ -74,14 +75,14 @@ class SecureAggregation(Aggregation):
         return SecureAggregator(make, cohort, self.number, masks, self.least)
 
     def receive(self, round: Round, update: ClientUpdate) -> None:
-        """Take an update, and count its integers in the place of what the method sends in the clear."""
+        """Take an update, and count its masked integers instead of the plain upload."""
         super().receive(round, update)
         sums = self.aggregator
         assert isinstance(sums, SecureAggregator)
         round.extra_bytes[0] += -(-sums.length * self.number.bits // 8) - update.wire_bytes
 
     def finish(self, round: Round, aggregator: Aggregator) -> Params:
-        """Open the sum; say which round it was where that cannot be."""
+        """Unmask the sum; an error names the round."""
         try:
             return super().finish(round, aggregator)
         except AggregationError as cause:

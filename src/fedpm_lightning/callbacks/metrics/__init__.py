@@ -1,1 +1,1 @@
-"""Figures that a run records beside loss and accuracy of the global model."""
+"""Metrics that a run records besides the global model's loss and accuracy."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of, writes_files
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.types import Batch
 
@@ -71,7 +72,7 @@ class ClientAccuracy(FederatedCallback):
     ) -> None:
         """Count one batch by class."""
         if data_of(trainer).eval_names[dataloader_idx] == self.split:
-            self.count(batch[1].long(), cast(Tensor, outputs))
+            self.count(batch[1].long(), outputs)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record the figures. Every rank evaluates the whole split, so each has them all."""
@@ -101,7 +102,7 @@ class ClientAccuracy(FederatedCallback):
     ) -> None:
         """Count one batch by class; `fedpm test` knows the test split alone."""
         if self.split == "test":
-            self.count(batch[1].long(), cast(Tensor, outputs))
+            self.count(batch[1].long(), outputs)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the figures."""
@@ -118,7 +119,7 @@ class ClientAccuracy(FederatedCallback):
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
                 send_histogram(logger, accuracies[~accuracies.isnan()].tolist())
-        if self.table and not getattr(trainer, "fast_dev_run", 0):  # which must not overwrite a real run
+        if self.table and writes_files(trainer):
             lines = ["round,client,samples,acc"]
             for k, (n, acc) in enumerate(zip(sizes.tolist(), accuracies.tolist(), strict=True)):
                 lines.append(f"{trainer.current_epoch + 1},{k},{int(n)},{'' if math.isnan(acc) else acc}")
@@ -154,4 +155,4 @@ def send_histogram(logger: WandbLogger, accuracies: Sequence[float]) -> None:
     import wandb
 
     bins = np.histogram(accuracies, bins=20, range=(0.0, 1.0))
-    cast(Any, logger.experiment).log({"clients_acc/histogram": wandb.Histogram(np_histogram=bins)}, commit=False)
+    logger.experiment.log({"clients_acc/histogram": wandb.Histogram(np_histogram=bins)}, commit=False)

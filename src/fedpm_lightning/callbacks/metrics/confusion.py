@@ -1,18 +1,19 @@
-"""Which class the global model takes for which at the end of a run, and how well classes and clients fare."""
+"""The global model's confusion matrix at the end of a run, and its accuracy by class and by client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies
+from fedpm_lightning.callbacks.trainer_access import data_of, writes_files
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.partitions.picture import save_picture
 from fedpm_lightning.report.plots.confusion import accuracy_figure, confusion_figure
@@ -77,13 +78,13 @@ class ConfusionMatrix(FederatedCallback):
         """Count one batch."""
         if self._counts is None or data_of(trainer).eval_names[dataloader_idx] != self.split:
             return
-        found = multiclass_confusion_matrix(cast(Tensor, outputs), batch[1].long(), len(self._counts))
+        found = multiclass_confusion_matrix(outputs, batch[1].long(), len(self._counts))
         self._counts = self._counts.to(found.device) + found
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write what the last evaluation counted."""
         counts = None if self._counts is None else self._counts.cpu()
-        if counts is None or not counts.sum() or not trainer.is_global_zero or getattr(trainer, "fast_dev_run", 0):
+        if counts is None or not counts.sum() or not writes_files(trainer):
             return
         data, folder = data_of(trainer), Path(trainer.default_root_dir)
         histogram = torch.tensor(data.partition_report.histogram, dtype=torch.float64)
@@ -103,6 +104,6 @@ class ConfusionMatrix(FederatedCallback):
             federation_of(pl_module).print(f"ConfusionMatrix: no pictures: {missing}")
 
 
-def write_table(file: Path, head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
+def write_table(file: Path, head: Sequence[object], rows: Sequence[Sequence[object]]) -> None:
     """Write a CSV file of plain numbers and names."""
     write_atomically(file, "".join(",".join(map(str, row)) + "\n" for row in (head, *rows)))

@@ -12,7 +12,7 @@ from fedpm_lightning.round import Round
 
 
 class Damping(Diagnostic):
-    """Counts the Cholesky factorisations of a round, and those that held only with more damping than was asked for.
+    """Counts the Cholesky factorisations of a round, and those that needed more damping than configured.
 
     damping/factorised and damping/raised over all clients, local steps, layers and groups; damping/delta_max, the
     greatest delta that any of them used; damping/raised_server, the layers that the server's own solve had to damp.

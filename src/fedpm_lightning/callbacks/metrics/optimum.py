@@ -8,7 +8,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.curvature.damping import CurvatureError
 from fedpm_lightning.curvature.flat import FlatLayer

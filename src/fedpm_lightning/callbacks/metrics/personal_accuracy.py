@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.optim import SGD
 
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.metrics.client_accuracy import summary
+from fedpm_lightning.callbacks.trainer_access import Split, TrainerData, data_of
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
@@ -60,7 +61,7 @@ class PersonalAccuracy(FederatedCallback):
         self._shares: list[Tensor] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Deal out the split, or say that there is none.
+        """Deal out the split, or print that there is none.
 
         Raises:
             ValueError: If a sample has more than one label.
@@ -88,7 +89,7 @@ class PersonalAccuracy(FederatedCallback):
             federation.record(f"personal_acc/{name}", value)
         federation.record("personal_acc/gain", float(accuracies.mean() - before.mean()))
 
-    def measure(self, federation: Federation, data: Any, round: int) -> list[tuple[float, float]]:
+    def measure(self, federation: Federation, data: TrainerData, round: int) -> list[tuple[float, float]]:
         """Return (accuracy of the personal model, of the global model) by client, on all ranks."""
         broadcast, model, loader = federation.make_broadcast(round), federation.scratch, self._loader(data)
         everyone = [data.client(k) for k in range(data.num_clients)]
@@ -106,7 +107,7 @@ class PersonalAccuracy(FederatedCallback):
                 found.append((one.client, accuracy(model, x, y), before))
         return [(after, before) for _, after, before in sorted(all_items(found))]
 
-    def _loader(self, data: Any) -> Any:
+    def _loader(self, data: TrainerData) -> Split:
         """Return the split's loader."""
         return dict(zip(data.eval_names, data.val_dataloader(), strict=True))[self.split]
 
@@ -115,7 +116,7 @@ class PersonalAccuracy(FederatedCallback):
 def accuracy(model: LocalModel, x: Tensor, y: Tensor) -> float:
     """Return the share of samples that the network predicts right in evaluation mode; it is in training mode after."""
     model.net.eval()
-    right = predicted(cast(Tensor, model.net(model.in_memory_format(x)))) == y
+    right = predicted(model.net(model.in_memory_format(x))) == y
     model.net.train()
     return float(right.double().mean())
 

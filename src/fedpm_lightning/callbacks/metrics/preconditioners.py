@@ -106,7 +106,7 @@ class ConditionNumber(Diagnostic):
 
 
 def mixed_sums(callback: Diagnostic, round: Round) -> dict[str, tuple[Tensor, Tensor]] | None:
-    """Return layer -> (sum w_i P_i, sum w_i) over all ranks; None, with a line, where nothing like it is mixed."""
+    """Return layer -> (sum w_i P_i, sum w_i) over all ranks; None, with a printed line, if the method mixes none."""
     aggregator = round.federation.aggregation.aggregator
     if not isinstance(aggregator, PreconditionedAggregator):
         callback.print_once(round, f"{type(round.method).__name__} mixes no preconditioners; its figures stay empty")

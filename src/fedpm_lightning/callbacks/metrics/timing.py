@@ -1,4 +1,4 @@
-"""Wall time of a round: training and evaluation apart, the total over resumes and, on demand, where the time goes."""
+"""Wall time of a round: training, evaluation, the total over resumes and, on demand, the shares of its parts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Timing(FederatedCallback):
 
 
 class TimeShares(Timing):
-    """Timing that also says where a round's time goes; YAML puts it in the place of the frame's own Timing.
+    """Timing that also records where a round's time goes; use it in YAML instead of the default Timing.
 
     Records, in seconds and as shares of time/round_s + time/eval_s:
 

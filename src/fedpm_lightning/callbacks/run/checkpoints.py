@@ -1,4 +1,4 @@
-"""The checkpoints of a run: every so many rounds, committed one after the other, the one before kept meanwhile."""
+"""The checkpoints of a run: each is committed before the one before it is deleted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
@@ -16,6 +16,7 @@ from fedpm_lightning.callbacks.base import federation_of
 from fedpm_lightning.callbacks.run.facts import device_name, partition_facts, versions
 from fedpm_lightning.callbacks.run.files import find_run_files
 from fedpm_lightning.callbacks.run.graceful_stop import stopping
+from fedpm_lightning.callbacks.trainer_access import attributes_of, writes_files
 from fedpm_lightning.checkpoints.atomic_files import DiskFullError, replace_symlink
 from fedpm_lightning.checkpoints.checkpoint_io import RunCheckpointIO
 from fedpm_lightning.checkpoints.identity import Difference, refuse
@@ -28,6 +29,7 @@ from fedpm_lightning.checkpoints.manifest import (
 )
 from fedpm_lightning.report.history import Monitor
 from fedpm_lightning.round import Federation
+from fedpm_lightning.schedules import Schedule
 
 
 class RunCheckpoints(Checkpoint):
@@ -50,7 +52,7 @@ class RunCheckpoints(Checkpoint):
         folder: str | Path,
         monitor: Monitor | None = None,
         every: int = 1,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, object] | None = None,
         changes: Sequence[str] = (),
     ) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ class RunCheckpoints(Checkpoint):
         self._factors: list[float] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Let Lightning read and write checkpoints in our way."""
+        """Make Lightning read and write checkpoints through RunCheckpointIO."""
         if stage == "fit":
             trainer.strategy.checkpoint_io = self._files
             self._now = setting(trainer)
@@ -78,10 +80,10 @@ class RunCheckpoints(Checkpoint):
         return {"best": best, "setting": self._now, "rounds": len(self._factors)}
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Refuse fewer rounds than are done, and others under a schedule whose factors of these depend on them.
+        """Refuse fewer rounds than are done, and another number of rounds if the learning-rate schedule depends on it.
 
         Raises:
-            ValueError: Naming both numbers: the run would be none that any single start makes.
+            ValueError: Naming both numbers: no uninterrupted run would give this result.
         """
         state = checkpoint.get("callbacks", {}).get(self.state_key, {})
         done, before = int(checkpoint.get("global_step", 0)), int(state.get("rounds", 0))
@@ -97,7 +99,7 @@ class RunCheckpoints(Checkpoint):
             )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the best round; refuse other data.
+        """Restore the best round; refuse other data.
 
         Raises:
             ValueError: If the partition or the labels differ from the checkpoint's.
@@ -109,10 +111,10 @@ class RunCheckpoints(Checkpoint):
         refuse([Difference(key, self._before.get(key), self._now.get(key)) for key in data], str(self.folder))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remove what came after the resumed round (it never happened), and say what changed."""
+        """Delete checkpoints after the resumed round, and print what changed."""
         if trainer.global_step > 0:
             self._print_changes(trainer, federation_of(pl_module))
-        if not self._writes_checkpoints(trainer):
+        if not writes_files(trainer):
             return
         done, source = trainer.global_step, trainer.ckpt_path
         here = source is not None and Path(source).resolve().parent == self.folder.resolve()
@@ -120,10 +122,10 @@ class RunCheckpoints(Checkpoint):
         self._link_last_and_best(done)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the round when it is due, and always the last one and one after which the run is stopped."""
+        """Save the round if it is due, the last one, or the run stops after it."""
         round = trainer.current_epoch + 1
         ends = round == trainer.max_epochs or trainer.should_stop or stopping(trainer)
-        if not (ends or round % self.every == 0) or cast(Any, trainer).fast_dev_run:
+        if not (ends or round % self.every == 0) or attributes_of(trainer).fast_dev_run:
             return
         self._update_best(trainer, round)
         self._save(trainer, round)
@@ -134,7 +136,7 @@ class RunCheckpoints(Checkpoint):
         before = self._files.previous(round)
         try:
             trainer.save_checkpoint(checkpoint_file(self.folder, round))
-            if self._writes_checkpoints(trainer):
+            if writes_files(trainer):
                 self._link_last_and_best(round)
                 keep_only(self.folder, {round, *self._kept_rounds(round), *self._kept_rounds(before)})
         except DiskFullError as cause:
@@ -167,10 +169,6 @@ class RunCheckpoints(Checkpoint):
             elif link.is_symlink() or round == 0:
                 link.unlink(missing_ok=True)
 
-    def _writes_checkpoints(self, trainer: Trainer) -> bool:
-        """Tell whether this process keeps the folder; a fast_dev_run must not touch a real run's."""
-        return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
-
     def _print_changes(self, trainer: Trainer, federation: Federation) -> None:
         changed = [Difference(k, self._before.get(k), v) for k, v in self._now.items() if self._before.get(k) != v]
         lines = [*self._changes, *map(str, changed if self._before else [])]
@@ -182,7 +180,7 @@ class RunCheckpoints(Checkpoint):
 
 
 def setting(trainer: Trainer) -> dict[str, Any]:
-    """Return what decides a run's bits beside its configuration: data, ranks, threads, device, versions."""
+    """Return what decides a run's bits besides its configuration: data, ranks, threads, device, versions."""
     facts = partition_facts(getattr(trainer, "datamodule", None))
     labels = json.dumps(facts.get("histogram")).encode()
     return {
@@ -197,5 +195,5 @@ def setting(trainer: Trainer) -> dict[str, Any]:
 
 def factors(module: LightningModule, rounds: int) -> list[float]:
     """Return the learning-rate schedule's factor of every round; all 1 for a module without a schedule."""
-    schedule = cast(Any, getattr(getattr(module, "federation", None), "lr_schedule", None))
+    schedule: Schedule | None = getattr(getattr(module, "federation", None), "lr_schedule", None)
     return [1.0 if schedule is None else float(schedule.factor(round, rounds)) for round in range(rounds)]

@@ -1,4 +1,4 @@
-"""What identifies a run, read from its objects, and values as strict JSON."""
+"""The facts that identify a run, read from its objects, and values as strict JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import platform
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
@@ -14,16 +13,17 @@ from typing import Any, cast
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import data_of, federation_of
+from fedpm_lightning.callbacks.base import federation_of
+from fedpm_lightning.callbacks.trainer_access import data_of
+from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
+from fedpm_lightning.report.records import Partition
 from fedpm_lightning.version import own_commit
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What identifies a run beside its configuration, and does not change while it goes on.
+    """What identifies a run besides its configuration, and stays fixed during it.
 
     Attributes:
         method: The method's class.
@@ -58,7 +58,7 @@ class RunFacts:
     seed: int
     rounds: int | None
     partition_hash: str | None
-    heterogeneity: dict[str, Any] | None
+    heterogeneity: dict[str, float] | None
     inputs: dict[str, Any] | None
     versions: dict[str, str]
     commit: str
@@ -73,13 +73,13 @@ class RunFacts:
         federation, data = federation_of(module), data_of(trainer)
         method = federation.method
         report = partition_facts(data)
-        split: Facts = report.get("partition", {})
+        split = report.get("partition")
         return cls(
             method=type(method).__name__,
             declared={"taxonomy": to_plain(method.taxonomy), "look": to_plain(method.look)},
             data=data.name,
-            partition=split.get("kind"),
-            alpha=split.get("arguments", {}).get("alpha"),
+            partition=split and split["kind"],
+            alpha=split and split["arguments"].get("alpha"),
             clients=data.num_clients,
             local_epochs=federation.work.epochs,
             local_steps=federation.work.steps,
@@ -97,12 +97,12 @@ class RunFacts:
         )
 
 
-def partition_facts(data: object) -> Facts:
+def partition_facts(data: object) -> Partition:
     """Return the partition's report and its heterogeneity as plain values; empty if the data has none."""
     report = getattr(data, "partition_report", None)
     if report is None:
         return {}
-    facts = cast(Facts, to_plain(report.to_dict()))
+    facts = cast(Partition, to_plain(report.to_dict()))
     return {**facts, "heterogeneity": heterogeneity_of(facts)}
 
 
@@ -128,12 +128,12 @@ def device_name(trainer: Trainer) -> str:
 
 def to_plain(value: object) -> Any:
     """Turn a value into what JSON holds: containers part by part, NaN and infinities to null."""
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(part) for key, part in cast("Mapping[Any, object]", value).items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_plain(part) for part in cast("Iterable[object]", value)]
-    if hasattr(value, "tolist"):  # tensors, numpy arrays and scalars
-        return to_plain(cast(Any, value).tolist())
+    if is_mapping(value):
+        return {str(key): to_plain(part) for key, part in value.items()}
+    if is_sequence(value) or isinstance(value, set | frozenset):
+        return [to_plain(part) for part in value]
+    if (tolist := getattr(value, "tolist", None)) is not None:  # tensors, numpy arrays and scalars
+        return to_plain(tolist())
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, bool | int | str):

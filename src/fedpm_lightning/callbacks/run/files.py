@@ -10,17 +10,19 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import WandbLogger
 
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
-from fedpm_lightning.callbacks.run.facts import Facts, RunFacts, partition_facts, to_json
+from fedpm_lightning.callbacks.run.facts import RunFacts, partition_facts, to_json
+from fedpm_lightning.callbacks.trainer_access import callbacks_of, data_of, writes_files
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.report.history import History, Monitor
 from fedpm_lightning.report.metrics_csv import MetricsCsv, Record, digest_of, read_rows, write_atomically
+from fedpm_lightning.report.records import Resume
 
 _SHARE = 100  # a refresh waits so many times as long as the last one took
 
@@ -47,7 +49,7 @@ class RunFiles(FederatedCallback):
     def __init__(
         self,
         run_dir: str | Path,
-        config: Mapping[str, Any],
+        config: Mapping[str, object],
         experiment: str | None = None,
         label: str | None = None,
         monitor: Monitor | None = None,
@@ -57,7 +59,7 @@ class RunFiles(FederatedCallback):
         super().__init__()
         self.run_dir = Path(run_dir)
         self.history = History(fixed_monitor=monitor)
-        self.resumes: list[dict[str, Any]] = []
+        self.resumes: list[Resume] = []
         self._config = config
         self._names = {
             "experiment": experiment or config.get("experiment"),
@@ -65,7 +67,7 @@ class RunFiles(FederatedCallback):
         }
         self._refresh_s, self._text = refresh_s, text
         self._csv = MetricsCsv(self.run_dir / "metrics.csv")
-        self._facts: Facts = {}
+        self._facts: dict[str, Any] = {}
         self._refresh_at = 0.0
         self._began = False
         self._record = Record()
@@ -78,7 +80,7 @@ class RunFiles(FederatedCallback):
         return {"initial": dict(self.history.initial), "resumes": list(self.resumes), "record": record}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take them back from a checkpoint."""
+        """Restore them from a checkpoint."""
         self.history.initial = dict(state_dict["initial"])
         self.resumes = list(state_dict.get("resumes", []))
         self._record = Record(**state_dict.get("record", {}))
@@ -89,15 +91,15 @@ class RunFiles(FederatedCallback):
             self.history.initial = {key: float(value) for key, value in federation_of(pl_module).row.items()}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the files. Rounds after the one that is resumed never happened, so their rows go."""
+        """Open the files; rows after the resumed round are dropped."""
         # Not in on_fit_start: resuming a finished run trains nothing and must leave its files alone.
-        self._began = _keeps_files(trainer)
+        self._began = writes_files(trainer)
         if not self._began:
             return
         if trainer.global_step > 0:  # W&B cannot take back what the stopped process sent after its checkpoint
             self._seen_by_wandb = int(max((row["round"] for row in read_rows(self._csv.path)), default=0))
         self._open(trainer, pl_module)
-        partition = partition_facts(getattr(trainer, "datamodule", None))
+        partition = partition_facts(data_of(trainer))
         write_atomically(self.run_dir / "partition.json", to_json(partition))
         rules = federation_of(pl_module).rules
         if rules:
@@ -105,7 +107,7 @@ class RunFiles(FederatedCallback):
         self.write_summary()
 
     def _open(self, trainer: Trainer, module: LightningModule) -> None:
-        """Write config.yaml; go on with metrics.csv, say which rows are lost, restore those of the checkpoint."""
+        """Write config.yaml; continue metrics.csv with the checkpoint's rows, and print which rows are lost."""
         if self._text is not None:
             write_atomically(self.run_dir / "config.yaml", self._text)
         self._facts = vars(RunFacts.of(trainer, module))
@@ -130,13 +132,13 @@ class RunFiles(FederatedCallback):
             self.write_summary()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The run has ended by itself; it is finished if all rounds are done, or EarlyStopping asked for no more."""
+        """Write the final summary; the run is finished if all rounds are done or EarlyStopping stopped it."""
         if self._began:
             self.write_summary(finished=is_finished(trainer))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put right what was damaged since the run ended, if this start found no round left to train."""
-        if self._began or not _keeps_files(trainer) or not trainer.global_step:
+        """Repair damaged files of a finished run, if this start found no round left to train."""
+        if self._began or not writes_files(trainer) or not trainer.global_step:
             return
         damaged = self._record.damage(read_rows(self._csv.path), trainer.global_step)
         if damaged or not _is_json(self.run_dir / "summary.json"):
@@ -144,7 +146,7 @@ class RunFiles(FederatedCallback):
             self.write_summary(finished=is_finished(trainer))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Leave a summary that says so. A diverged round gets a row, with `diverged` 1; others none."""
+        """Record the error in the summary. A diverged round gets a row with `diverged` 1; others get none."""
         if not self._began:
             return
         if _is_divergence(exception):
@@ -195,11 +197,7 @@ class RunFiles(FederatedCallback):
 
 def find_run_files(trainer: Trainer) -> RunFiles | None:
     """Return the trainer's RunFiles callback, if it has one."""
-    return next((callback for callback in _callbacks(trainer) if isinstance(callback, RunFiles)), None)
-
-
-def _callbacks(trainer: Trainer) -> list[object]:
-    return cast("list[object]", getattr(trainer, "callbacks", []))
+    return next((callback for callback in callbacks_of(trainer) if isinstance(callback, RunFiles)), None)
 
 
 def find_history(trainer: Trainer) -> History | None:
@@ -220,12 +218,7 @@ def _is_json(file: Path) -> bool:
         return False
 
 
-def _keeps_files(trainer: Trainer) -> bool:
-    """Tell whether this process writes the run's files; a fast_dev_run must not overwrite those of a real run."""
-    return trainer.is_global_zero and not cast(Any, trainer).fast_dev_run
-
-
 def is_finished(trainer: Trainer) -> bool:
-    """Tell whether all rounds are done, or EarlyStopping asked for no more."""
-    early = any(isinstance(one, EarlyStopping) and one.stopped_epoch > 0 for one in _callbacks(trainer))
+    """Tell whether all rounds are done or EarlyStopping stopped the run."""
+    early = any(isinstance(one, EarlyStopping) and one.stopped_epoch > 0 for one in callbacks_of(trainer))
     return early or trainer.global_step >= (trainer.max_epochs or 0)

@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 and Ctrl-C: the running round ends and is saved, or is given up when that takes too long."""
+"""SIGTERM, SIGUSR1 and Ctrl-C: finish and save the running round, or abandon it if that takes too long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
+from fedpm_lightning.callbacks.trainer_access import callbacks_of
 from fedpm_lightning.errors import InterruptedRun
 from fedpm_lightning.ranks import all_max
 
@@ -57,7 +58,7 @@ class GracefulStop(FederatedCallback):
         self._listen(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave, now that the round before is saved. A run whose last round is done has ended by itself."""
+        """Stop, now that the round before is saved; after the last round the run ends anyway."""
         if self.stopping:
             raise self._interrupted(trainer, "is saved")
 
@@ -72,11 +73,11 @@ class GracefulStop(FederatedCallback):
         self._release()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Stop listening. Ranks that wait for one which gave up its round would wait forever."""
+        """Stop listening, and kill ranks that would wait forever for one that abandoned its round."""
         self._release()
-        launcher = cast(Any, trainer.strategy.launcher)
-        if isinstance(exception, InterruptedRun) and not self.stopping and hasattr(launcher, "kill"):
-            launcher.kill(signal.SIGKILL)
+        kill = getattr(trainer.strategy.launcher, "kill", None)
+        if isinstance(exception, InterruptedRun) and not self.stopping and kill is not None:
+            kill(signal.SIGKILL)
 
     def _listen(self, trainer: Trainer) -> None:
         if self._old or threading.current_thread() is not threading.main_thread():
@@ -122,5 +123,4 @@ class GracefulStop(FederatedCallback):
 
 def stopping(trainer: Trainer) -> bool:
     """Tell whether the run ends after this round because of a signal."""
-    callbacks = cast("list[object]", getattr(trainer, "callbacks", []))
-    return any(callback.stopping for callback in callbacks if isinstance(callback, GracefulStop))
+    return any(callback.stopping for callback in callbacks_of(trainer) if isinstance(callback, GracefulStop))

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import FederatedCallback
 from fedpm_lightning.callbacks.run.facts import partition_facts
+from fedpm_lightning.callbacks.trainer_access import data_of, writes_files
 from fedpm_lightning.report.partitions.picture import kinds_for, partition_figure, partition_title, save_picture
 
 
@@ -27,17 +28,17 @@ class PartitionPicture(FederatedCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Draw it, unless an earlier start of this run did: a split never changes within a run."""
         file = self.run_dir / "partition.png"
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # pyright: ignore[reportAttributeAccessIssue]
+        if not writes_files(trainer):
             return
         if trainer.global_step > 0 and file.exists():
             return
-        data = getattr(trainer, "datamodule", None)
+        data = data_of(trainer)
         partition = partition_facts(data)
         kinds = kinds_for(partition)
         if not kinds:
             return
         try:
-            title = partition_title(str(getattr(data, "name", "data")), partition)
+            title = partition_title(data.name, partition)
             save_picture(partition_figure(partition, title, kinds[0]), file)
         except RuntimeError:  # no matplotlib
             return

@@ -99,7 +99,7 @@ class RoundProgress(FederatedCallback, ProgressBar):
             batches = sum(trainer.num_val_batches)
             self._bars.begin("evaluating", int(batches) if math.isfinite(batches) else None)
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any, **__: Any) -> None:
+    def on_validation_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object, **__: object) -> None:
         """One more batch is evaluated."""
         if self._bars is not None:
             self._bars.advance()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
@@ -35,7 +35,7 @@ class WandbRun(FederatedCallback):
     records = ()
 
     def __init__(
-        self, config: Mapping[str, Any], label: str | None = None, tags: tuple[str, ...] | list[str] = ()
+        self, config: Mapping[str, object], label: str | None = None, tags: tuple[str, ...] | list[str] = ()
     ) -> None:
         super().__init__()
         self._config = config
@@ -88,7 +88,7 @@ class WandbRun(FederatedCallback):
         for run in _runs(trainer):
             run.summary.update({**final, **best, **end})
 
-    def _labels(self, facts: Mapping[str, Any]) -> list[str]:
+    def _labels(self, facts: Mapping[str, object]) -> list[str]:
         label = self._label or facts["method"]
         return [*([short_tag(label)] if label else []), *column_tags(facts)]
 
@@ -97,7 +97,7 @@ def _runs(trainer: Trainer) -> list[Any]:
     """Return the live W&B runs; only rank 0 has real ones."""
     if not trainer.is_global_zero:
         return []
-    return [cast(Any, logger).experiment for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+    return [logger.experiment for logger in trainer.loggers if isinstance(logger, WandbLogger)]
 
 
 def finish_wandb(exit_code: int) -> None:

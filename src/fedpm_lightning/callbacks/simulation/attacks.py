@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from fedpm_lightning.callbacks.base import FederatedCallback, data_of, federation_of
+from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.simulation.changed_data import ChangedData
+from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.checks import positive, share
 from fedpm_lightning.rng import numpy_generator
 from fedpm_lightning.round import Round

@@ -1,4 +1,4 @@
-"""What a partition really gave: its hash, its sizes and its class histogram, recounted from the labels."""
+"""The result of a partition: its hash, sizes and class histogram, counted from the labels."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def load(request: DataRequest) -> ArraySet:
 
 
 def check_effect(name: str, source: str, width: int | None, stride: int | None = None) -> None:
-    """Refuse settings that a set would not look at.
+    """Refuse settings that have no effect on a set.
 
     Raises:
         ValueError: If a source is given for a set that has none, a width for what is no LIBSVM file, or a stride for
@@ -91,7 +91,7 @@ def check_columns(name: str, source: str, label: str | None, inputs: Sequence[st
 
 
 def has_test_part(name: str, source: str, root: Path) -> bool:
-    """Tell whether a set comes with test samples: images do; LIBSVM files and sets of one's own may not.
+    """Tell whether a set comes with test samples: images do; LIBSVM files and custom sets may not.
 
     Raises:
         MissingDataError: If a LIBSVM set is not on this machine.

@@ -32,7 +32,7 @@ def data_root(root: str | None) -> Path:
     return Path(root or os.environ.get("FEDPM_DATA") or "~/.cache/fedpm-lightning").expanduser()
 
 
-def cache_key(files: Sequence[Path], **settings: Any) -> str:
+def cache_key(files: Sequence[Path], **settings: object) -> str:
     """Digest what a decoded copy depends on: the settings, and the names and whole content of the files.
 
     Sizes and times of change would be cheaper and wrong: an unpacked archive restores both, so that two sets of images

@@ -1,4 +1,4 @@
-"""A data set of one's own: `data.name` is the import path of a function or class that returns the data.
+"""Custom data sets: `data.name` is the import path of a function or class that returns the data.
 
 It may return an `ArraySet`; arrays or tensors (x_train, y_train, x_test, y_test), in pairs or not, or the first two
 alone; the same by name in a dictionary, with the client of each training sample (`groups`) if there is one; or one or
@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.data.arrays import ArraySet, channel_statistics, count_classes, with_clients
 from fedpm_lightning.data.augment import Normalise
 from fedpm_lightning.errors import BrokenDataError, MissingDataError, first_line
@@ -80,9 +81,9 @@ def array_set(result: object, place: str) -> ArraySet:
     """
     if isinstance(result, ArraySet):
         return result
-    if isinstance(result, Mapping):
-        return _by_name(cast("Mapping[str, Any]", result), place)
-    parts: list[Any] = list(cast("Sequence[Any]", result)) if isinstance(result, tuple | list) else [result]
+    if is_mapping(result):
+        return _by_name(result, place)
+    parts: list[Any] = list(result) if is_sequence(result) else [result]
     if parts and all(isinstance(part, Dataset | tuple) for part in parts):
         parts = [column for part in parts for column in (part if isinstance(part, tuple) else stacked(part))]
     if len(parts) not in (2, 4) or not all(hasattr(part, "__len__") for part in parts):
@@ -104,7 +105,7 @@ def array_set(result: object, place: str) -> ArraySet:
     )
 
 
-def _by_name(parts: Mapping[str, Any], place: str) -> ArraySet:
+def _by_name(parts: Mapping[str, object], place: str) -> ArraySet:
     """Return the set of a dictionary of parts."""
     if not {*PARTS[:2]} <= parts.keys() <= {*PARTS, "groups", "test_groups"}:
         raise BrokenDataError(
@@ -125,12 +126,12 @@ def stacked(dataset: Any) -> tuple[Tensor, Tensor]:
     return torch.stack([tensor(x) for x in inputs]), tensor([int(y) for y in targets])
 
 
-def tensor(values: Any) -> Tensor:
+def tensor(values: object) -> Tensor:
     """Return an array, a tensor, a list or a Pillow image as a tensor."""
     return values if isinstance(values, Tensor) else torch.as_tensor(np.array(values))
 
 
-def as_targets(y: Any, place: str) -> Tensor:
+def as_targets(y: object, place: str) -> Tensor:
     """Return targets as a tensor.
 
     Raises:

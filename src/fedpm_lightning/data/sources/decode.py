@@ -43,7 +43,7 @@ class ImageSplit:
     groups: list[Any] | None = None
 
 
-def checked_labels(labels: Sequence[Any], num_classes: int | None, where: Where) -> Tensor:
+def checked_labels(labels: Sequence[object], num_classes: int | None, where: Where) -> Tensor:
     """Return int64 labels [n].
 
     Args:

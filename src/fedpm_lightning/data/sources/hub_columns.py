@@ -90,7 +90,7 @@ def open_parts(source: str) -> Mapping[str, Any]:
     return {"train": splits["train"]} if test is None else {"train": splits["train"], "test": test}
 
 
-def kind_of(feature: Any, place: str) -> Kind:
+def kind_of(feature: object, place: str) -> Kind:
     """Return what a column holds.
 
     Raises:

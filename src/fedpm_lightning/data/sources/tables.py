@@ -1,4 +1,4 @@
-"""Tables: CSV files and pandas frames, a row a sample. What becomes of a column is decided by what it holds.
+"""Tables: CSV files and pandas frames, one row per sample; a column's content decides its encoding.
 
 Numbers and truth values are standardised by the training part's mean and deviation; words become one indicator for each
 distinct word of the training part, and a word that only the test part has becomes none. Nothing is filled in or left
@@ -83,7 +83,7 @@ def from_frames(
     clients: str | None = None,
     place: str = "the frame",
 ) -> ArraySet:
-    """Turn pandas frames into a data set; a loader of one's own may return what this returns.
+    """Turn pandas frames into a data set; a custom loader may return its result.
 
     Args:
         train: The training part, a row a sample.

@@ -1,4 +1,4 @@
-"""From runs to the page's data: settings with their cells, runs, and what several runs share kept once.
+"""Builds the page's data from runs: settings with their cells, runs, and shared values stored once.
 
 A setting is what `fedpm compare` averages: runs with the same name on the same data that differ in nothing but the
 seed. Its figures come from the same function as the tables', so the page cannot disagree with them.
@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
+from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.report.dashboard.run_entry import (
     ArrayStore,
     config_lines,
@@ -84,13 +85,13 @@ def collect(runs: Sequence[Run]) -> PageData:
 
 
 class Shared(Generic[T]):
-    """Values that many runs have in common, each kept once.
+    """Values shared by many runs, each stored once.
 
     Args:
         entry: Makes what is kept of a value that was not there yet; None keeps nothing.
     """
 
-    def __init__(self, entry: Callable[[T], Any]) -> None:
+    def __init__(self, entry: Callable[[T], object]) -> None:
         self.values: list[Any] = []
         self._entry = entry
         self._places: dict[str, int | None] = {}
@@ -112,7 +113,7 @@ def metric_order(keys: Iterable[str]) -> list[str]:
 
 
 def _known(key: str) -> dict[str, Any]:
-    """Return what the page says about a metric."""
+    """Return what the page shows about a metric."""
     it = find_metric(key)
     # A column of one's own has no unit that anybody knows; it shares an axis with its family.
     own = it.name == key
@@ -120,12 +121,12 @@ def _known(key: str) -> dict[str, Any]:
     return {**about, "unit": "" if own else it.unit, "axis": it.unit or key}
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> Any:
     """Return the value with NaN and infinities, which JSON does not have, as null."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(part) for key, part in cast("Mapping[Any, Any]", value).items()}
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in cast("Sequence[Any]", value)]
+    if is_mapping(value):
+        return {str(key): finite(part) for key, part in value.items()}
+    if is_sequence(value):
+        return [finite(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if value is None or isinstance(value, bool | int | str) else str(value)

@@ -11,7 +11,7 @@ from fedpm_lightning.report.dashboard.collect import collect
 from fedpm_lightning.report.dashboard.page import build_page, plotly_js
 from fedpm_lightning.report.dashboard.serve import Live, make_server, title_of
 from fedpm_lightning.report.metrics_csv import write_atomically
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.records import RunError
 from fedpm_lightning.report.runs import find_runs
 
 

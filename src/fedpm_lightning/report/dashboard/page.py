@@ -6,7 +6,6 @@ import html
 import json
 from datetime import datetime
 from importlib.resources import files
-from typing import Any
 
 from fedpm_lightning.report.dashboard.collect import PageData
 from fedpm_lightning.report.dashboard.run_entry import packed
@@ -50,7 +49,7 @@ def asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8")
 
 
-def script_json(value: Any) -> str:
+def script_json(value: object) -> str:
     """Write JSON that may stand in a script element: no text of a run folder can end it or open a comment."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.configuration.keys import flatten
 from fedpm_lightning.report.partitions.heterogeneity import heterogeneity_of
+from fedpm_lightning.report.records import Partition
 from fedpm_lightning.report.run import Run
 
 STILL_GOING_S = 120.0
@@ -36,7 +37,7 @@ _FACTS = (
 
 
 def run_entry(run: Run, name: str, store: ArrayStore) -> dict[str, Any]:
-    """Return what the page knows of one run, without configuration and partition.
+    """Return the page's data of one run, without configuration and partition.
 
     Args:
         run: The run.
@@ -53,7 +54,7 @@ def run_entry(run: Run, name: str, store: ArrayStore) -> dict[str, Any]:
         "seed": run.seed,
         "state": run.state,
         "going": run.state == "unfinished" and _age(run.path) < STILL_GOING_S,
-        "resumes": len(cast("list[Any]", run.summary.get("resumes") or [])),
+        "resumes": len(run.summary.get("resumes") or []),
         "rounds": run.history.rounds_done,
         "error": run.summary.get("error"),
         "monitor": monitor and {"key": monitor.key, "why": monitor.why},
@@ -99,7 +100,7 @@ def partition_entry(text: str) -> dict[str, Any] | None:
         return None
     if not is_mapping(found) or not found.get("sizes"):
         return None
-    partition = dict(found)
+    partition = cast(Partition, found)
     keep = ("partition", "seed", "num_samples", "sha256", "sizes", "histogram")
     try:
         return {**{key: partition.get(key) for key in keep}, "heterogeneity": heterogeneity_of(partition)}

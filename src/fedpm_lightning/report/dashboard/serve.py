@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from fedpm_lightning.report.dashboard.collect import PageData, collect
 from fedpm_lightning.report.dashboard.page import build_page, script_json
 from fedpm_lightning.report.dashboard.run_entry import STILL_GOING_S
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.records import RunError
 from fedpm_lightning.report.runs import find_runs
 
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -70,7 +70,7 @@ class Live:
         self._looked_at = time.monotonic()
 
     def _print_once(self, line: str) -> None:
-        """Print a line once, not at every look."""
+        """Print a line once, not at every refresh."""
         if line not in self._warned:
             self._warned.add(line)
             print(line, file=sys.stderr)
@@ -98,14 +98,14 @@ def _stat(file: str) -> bytes:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers `/` with the page and `/data.json` with news."""
+    """Serves the page at `/` and changes at `/data.json`."""
 
     def __init__(self, live: Live, hosts: set[str] | None, *args: object) -> None:
         self.live, self.hosts = live, hosts
         super().__init__(*args)  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Handle a request."""
         if self.hosts is not None and host_of(self.headers.get("Host") or "") not in self.hosts:
             # A page elsewhere may have its own name point to this machine.
             self.send_error(HTTPStatus.FORBIDDEN, "this dashboard answers to localhost only")
@@ -151,7 +151,7 @@ class Server(ThreadingHTTPServer):
         super().__init__((host, port), handler)  # pyright: ignore[reportArgumentType]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print what went wrong with a question."""
+        """Print the error of a request."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

@@ -1,1 +1,1 @@
-"""Who holds which classes: the figures of a partition, its pictures, and its table in the terminal."""
+"""Reports of a partition: heterogeneity measures, pictures, and a table in the terminal."""

@@ -1,4 +1,4 @@
-"""How unlike each other the clients of a partition are, in figures: label skew and size skew.
+"""Measures of a partition's heterogeneity: label skew and size skew.
 
 With h[i, c] the samples of class c at client i, n_i = sum_c h[i, c], p_i = h[i] / n_i the client's label distribution
 and p = sum_i h[i] / sum_i n_i the pooled one, over the clients that hold at least one sample:
@@ -15,10 +15,12 @@ Means are over clients, each counting once, whatever its size.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedpm_lightning.report.records import Partition
 
 Array: TypeAlias = NDArray[np.float64]
 
@@ -78,7 +80,7 @@ def effective_classes(histogram: Sequence[Sequence[int]]) -> list[float]:
     return np.where(totals[:, 0] > 0, np.exp(entropy(shares)), 0.0).tolist()
 
 
-def client_heterogeneity(histogram: Sequence[Sequence[int]]) -> tuple[list[float], list[float]]:
+def client_heterogeneity(histogram: Sequence[Sequence[int]] | Array) -> tuple[list[float], list[float]]:
     """Return effective classes and total variation to the pooled labels of each client that holds a sample."""
     counts = np.asarray(histogram, dtype=np.float64)
     held = counts[counts.sum(axis=1) > 0]
@@ -87,7 +89,7 @@ def client_heterogeneity(histogram: Sequence[Sequence[int]]) -> tuple[list[float
     return np.exp(entropy(clients)).tolist(), total_variation(clients, pooled).tolist()
 
 
-def heterogeneity_of(partition: dict[str, Any]) -> dict[str, float]:
+def heterogeneity_of(partition: Partition) -> dict[str, float]:
     """Describe the partition of a partition.json; empty for one without sizes."""
     sizes = partition.get("sizes") or []
     return heterogeneity(partition.get("histogram") or [], sizes) if sizes else {}

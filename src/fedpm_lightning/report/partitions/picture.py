@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedpm_lightning.report.partitions.heterogeneity import client_heterogeneity, heterogeneity_of
 from fedpm_lightning.report.plots.style import STYLE
+from fedpm_lightning.report.records import Partition
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Counts: TypeAlias = NDArray[np.float64]
 Kind: TypeAlias = Literal["heatmap", "bubbles", "bars", "distributions"]
 _MOST_CLIENTS, _MOST_CLASSES, _MOST_COLOURS = 100, 30, 20  # above these no client or class can be made out
 _BLUE = "#0072B2"
 
 
-def kinds_for(partition: dict[str, Any]) -> tuple[Kind, ...]:
+def kinds_for(partition: Partition) -> tuple[Kind, ...]:
     """Return the kinds of picture that can be read, the best first; none where the data have no classes to count.
 
     Each client and class is shown where there are few of them, else how the clients are distributed.
     """
     if not has_histogram(partition):
         return ()
-    clients, classes = len(partition["histogram"]), len(partition["histogram"][0])
+    histogram = partition.get("histogram", [])
+    clients, classes = len(histogram), len(histogram[0])
     if clients > _MOST_CLIENTS or classes > _MOST_CLASSES:
         return ("distributions",)
     return ("heatmap", "bubbles", "bars") if classes <= _MOST_COLOURS else ("heatmap", "bubbles")
 
 
-def draw_partition(partition: dict[str, Any], title: str, folder: Path) -> list[Path]:
+def draw_partition(partition: Partition, title: str, folder: Path) -> list[Path]:
     """Write `partition-KIND` as PDF and PNG for each kind of picture that can be read.
 
     Args:
@@ -52,7 +61,7 @@ def draw_partition(partition: dict[str, Any], title: str, folder: Path) -> list[
     return files
 
 
-def save_picture(figure: Any, file: Path) -> None:
+def save_picture(figure: Figure, file: Path) -> None:
     """Write a figure; letters stay letters in a PDF (no Type 3 fonts), and the same split gives the same file."""
     from matplotlib import rc_context
 
@@ -60,20 +69,20 @@ def save_picture(figure: Any, file: Path) -> None:
         figure.savefig(file, dpi=160, metadata={"CreationDate": None} if file.suffix == ".pdf" else None)
 
 
-def partition_title(data: str, partition: dict[str, Any]) -> str:
+def partition_title(data: str, partition: Partition) -> str:
     """Write `digits, Dirichlet(alpha=0.1), seed 0`; arguments that are null are left out."""
     spec = partition.get("partition") or {}
     arguments = ", ".join(f"{key}={value}" for key, value in spec.get("arguments", {}).items() if value is not None)
     return f"{data}, {spec.get('kind', 'partition')}({arguments}), seed {partition.get('seed')}"
 
 
-def has_histogram(partition: dict[str, Any]) -> bool:
+def has_histogram(partition: Partition) -> bool:
     """Tell whether there is anything to draw."""
     histogram = partition.get("histogram") or []
     return bool(histogram and histogram[0])
 
 
-def partition_figure(partition: dict[str, Any], title: str, kind: Kind) -> Any:
+def partition_figure(partition: Partition, title: str, kind: Kind) -> Figure:
     """Return a matplotlib figure of one kind.
 
     heatmap: client x class, the colour the share of the client, with the clients' sizes in bars above. bubbles: the
@@ -87,7 +96,8 @@ def partition_figure(partition: dict[str, Any], title: str, kind: Kind) -> Any:
         from matplotlib.figure import Figure  # without pyplot: no window system, nothing to close
     except ImportError:
         raise RuntimeError("plots need matplotlib: pip install 'fedpm-lightning[plots]'") from None
-    counts = np.asarray(partition["histogram"], dtype=np.float64)
+    counts = np.asarray(partition.get("histogram", []), dtype=np.float64)
+    sizes = partition.get("sizes", [])
     clients, classes = counts.shape
     size = (min(14.0, 3.4 + 0.16 * max(clients, 20)), min(10.0, 2.9 + 0.16 * max(classes, 10)))
     size = (8.0, 3.0) if kind == "distributions" else size
@@ -96,12 +106,12 @@ def partition_figure(partition: dict[str, Any], title: str, kind: Kind) -> Any:
     left, right, low, high = 0.7 / size[0], 1 - 0.9 / size[0], 0.75 / size[1], 1 - 0.35 / size[1]
     figure.subplots_adjust(left, low, right, high, hspace=0.9 / size[1], wspace=0.3)
     if kind == "distributions":
-        _distributions(figure, counts, partition["sizes"], title)
+        _distributions(figure, counts, sizes, title)
     elif kind == "bars":
         _bars(figure, counts, title)
     else:
         above, panel = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [1, size[1] - 2.1]})
-        above.bar(range(clients), partition["sizes"], width=0.8, color="#56B4E9")
+        above.bar(range(clients), sizes, width=0.8, color="#56B4E9")
         above.set(ylabel="samples", title=title)
         above.spines[["top", "right"]].set_visible(False)
         (_heatmap if kind == "heatmap" else _bubbles)(figure, panel, counts)
@@ -113,7 +123,7 @@ def partition_figure(partition: dict[str, Any], title: str, kind: Kind) -> Any:
     return figure
 
 
-def _heatmap(figure: Any, panel: Any, counts: Any) -> None:
+def _heatmap(figure: Figure, panel: Axes, counts: Counts) -> None:
     """Colour by the share of the client's samples, so that small clients show their skew as well; no share is white."""
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     image = panel.imshow(shares.T, aspect="auto", origin="lower", cmap="Blues", vmin=0)
@@ -126,7 +136,7 @@ def _heatmap(figure: Any, panel: Any, counts: Any) -> None:
     figure.colorbar(image, cax=bar, label="share of the client")
 
 
-def _bubbles(figure: Any, panel: Any, counts: Any) -> None:
+def _bubbles(figure: Figure, panel: Axes, counts: Counts) -> None:
     """Make a bubble's area the number of samples."""
     clients, classes = np.nonzero(counts)
     held = counts[clients, classes]
@@ -137,7 +147,7 @@ def _bubbles(figure: Any, panel: Any, counts: Any) -> None:
     panel.set_title(f"area: samples of the class, the largest {held.max(initial=0):.0f}", fontsize=8, loc="right")
 
 
-def _bars(figure: Any, counts: Any, title: str) -> None:
+def _bars(figure: Figure, counts: Counts, title: str) -> None:
     """Stack each client's classes, one on the other."""
     panel, clients = figure.subplots(), range(len(counts))
     from matplotlib import colormaps
@@ -154,7 +164,7 @@ def _bars(figure: Any, counts: Any, title: str) -> None:
     panel.legend(title="class", loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=7, reverse=True)
 
 
-def _distributions(figure: Any, counts: Any, sizes: Any, title: str) -> None:
+def _distributions(figure: Figure, counts: Counts, sizes: Sequence[int], title: str) -> None:
     """Show how many clients have which size, effective number of classes and distance from the pooled labels."""
     classes, distance = client_heterogeneity(counts)
     shown = {
@@ -173,7 +183,7 @@ def _distributions(figure: Any, counts: Any, sizes: Any, title: str) -> None:
     panels[2].set(xlim=(0, 1))
 
 
-def _caption(partition: dict[str, Any]) -> str:
+def _caption(partition: Partition) -> str:
     found = heterogeneity_of(partition)
     return (
         f"TV to pooled {found['tv_mean']:.3f}, JS distance {found['js_mean']:.3f} (base 2), effective classes "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -15,6 +14,7 @@ from fedpm_lightning.report.partitions.heterogeneity import (
     effective_classes,
     heterogeneity_of,
 )
+from fedpm_lightning.report.records import Partition
 
 SHADES = " ░▒▓█"
 """From no sample of the class to (nearly) all of the client's samples: shares up to 0, 1/4, 1/2, 3/4, 1."""
@@ -22,7 +22,7 @@ _MANY_CLIENTS = 30
 _MANY_CLASSES = 30
 
 
-def print_partition(partition: dict[str, Any], title: str, console: Console | None = None) -> None:
+def print_partition(partition: Partition, title: str, console: Console | None = None) -> None:
     """Print what partition.json holds.
 
     Args:
@@ -53,12 +53,12 @@ def print_partition(partition: dict[str, Any], title: str, console: Console | No
     console.print(legend, style="dim", markup=False, highlight=False)
 
 
-def figure_lines(partition: dict[str, Any]) -> list[str]:
+def figure_lines(partition: Partition) -> list[str]:
     """Write the heterogeneity of a partition in a few lines."""
     found = heterogeneity_of(partition)
     if not found:
         return ["no sizes are known"]
-    sizes = partition["sizes"]
+    sizes = partition.get("sizes", [])
     unowned = partition.get("num_samples", sum(sizes)) - sum(sizes)
     lines = [
         f"{len(sizes)} clients, {sum(sizes):,} samples"
@@ -71,7 +71,7 @@ def figure_lines(partition: dict[str, Any]) -> list[str]:
         lines += [
             f"effective classes    mean {found['effective_classes_mean']:.2f}, "
             f"{found['effective_classes_min']:.2f} to {found['effective_classes_max']:.2f} "
-            f"of {len(partition['histogram'][0])} (exp of the entropy)",
+            f"of {len(partition.get('histogram', [[]])[0])} (exp of the entropy)",
             f"to the pooled labels total variation   mean {found['tv_mean']:.3f}, max {found['tv_max']:.3f}",
             f"                     Jensen-Shannon    mean {found['js_mean']:.3f}, max {found['js_max']:.3f} (base 2)",
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedpm_lightning.report.metrics import is_share
 from fedpm_lightning.report.plots.curves import legend_labels, mean_std
@@ -16,6 +16,9 @@ from fedpm_lightning.report.tables.grid import Cell, make_cell
 from fedpm_lightning.report.tables.row_labels import label_settings
 from fedpm_lightning.report.tables.statistic import Statistic
 from fedpm_lightning.report.taxonomy import taxonomy_order
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _VARIED = {"rounds", "model.local_epochs"}
 
@@ -79,7 +82,7 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Statistic, folder: Path
 
     stem = folder / f"{metric.replace('/', '_')}-local_epochs"
 
-    def panel(axes: Any, number: int) -> None:
+    def panel(axes: Axes, number: int) -> None:
         column, total = keys[number]
         for label, cells in panels[keys[number]].items():
             _line(axes, cells, metric, {**looks[label], "label": legend[label]})
@@ -93,7 +96,7 @@ def draw_ablations(runs: Sequence[Run], metric: str, at: Statistic, folder: Path
     return draw_panels(len(keys), panel, stem, list(legend.values()), heading)
 
 
-def _line(axes: Any, cells: dict[int, Cell], metric: str, look: dict[str, Any]) -> None:
+def _line(axes: Axes, cells: dict[int, Cell], metric: str, look: dict[str, Any]) -> None:
     """Draw one method's line with its spread as error bars."""
     scale = 100.0 if is_share(metric) else 1.0
     figures = [mean_std(cell.values) for cell in cells.values()]

@@ -1,19 +1,22 @@
-"""Pictures of a classifier at a run's end: which class it takes for which, and how well classes and clients fare."""
+"""Plots of a classifier at a run's end: its confusion matrix, and its accuracy by class and by client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOST_WRITTEN = 12
 """Classes up to which each field of the matrix carries its number."""
 _BLUE, _GREY = "#0072B2", "#555555"
 
 
-def confusion_figure(counts: NDArray[np.int64], title: str) -> Any:
+def confusion_figure(counts: NDArray[np.int64], title: str) -> Figure:
     """Return a heat map of true class x predicted class, the colour the share of the true class.
 
     Args:
@@ -40,7 +43,7 @@ def confusion_figure(counts: NDArray[np.int64], title: str) -> Any:
     return figure
 
 
-def accuracy_figure(classes: Sequence[float], clients: Sequence[float], title: str) -> Any:
+def accuracy_figure(classes: Sequence[float], clients: Sequence[float], title: str) -> Figure:
     """Return accuracies by class and by client, sorted; NaN (no sample) is left out.
 
     Args:
@@ -66,7 +69,7 @@ def accuracy_figure(classes: Sequence[float], clients: Sequence[float], title: s
     return figure
 
 
-def make_figure(width: float, height: float) -> Any:
+def make_figure(width: float, height: float) -> Figure:
     """Return an empty figure, in inches.
 
     Raises:

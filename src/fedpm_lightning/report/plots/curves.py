@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fedpm_lightning.report.metrics import find_metric, is_share
 from fedpm_lightning.report.plots.figure import draw_panels
 from fedpm_lightning.report.plots.style import AXIS_NAMES, metric_name, panel_title, style, styles
 from fedpm_lightning.report.tables.grid import Cell, Grid
 from fedpm_lightning.report.tables.statistic import COLUMN_OF, SCALE_OF, Axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 __all__ = ["COLUMN_OF", "Axis", "Point", "curve", "draw", "mean_std", "seeds_text", "style"]
 
@@ -47,7 +50,7 @@ def draw(grid: Grid, axis: Axis, folder: Path, metric: str | None = None) -> lis
         return []
     legend, heading = legend_labels({label: list(row.values()) for label, row in grid.rows.items()})
 
-    def panel(axes: Any, number: int) -> None:
+    def panel(axes: Axes, number: int) -> None:
         column = columns[number]
         for place, (label, points) in enumerate(curves[column].items()):
             _line(axes, points, metric, {**looks[label], "label": legend[label]}, place)
@@ -90,7 +93,7 @@ def mean_std(values: Sequence[float]) -> tuple[float, float]:
 
 
 def seeds_text(cells: Iterable[Cell]) -> str:
-    """Write on how many seeds a line's points stand: `n = 3`, or `n = 2–3` where they differ."""
+    """Write the number of seeds behind a line's points: `n = 3`, or `n = 2–3` where they differ."""
     counts = sorted({cell.n for cell in cells if cell.n}) or [0]
     return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]}–{counts[-1]}"
 
@@ -104,7 +107,7 @@ def legend_labels(cells: Mapping[str, Sequence[Cell]]) -> tuple[dict[str, str], 
     return {label: f"{label} ({n})" for label, n in seeds.items()}, "mean ± std over seeds"
 
 
-def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any], place: int) -> None:
+def _line(axes: Axes, points: Sequence[Point], metric: str, look: dict[str, Any], place: int) -> None:
     """Draw one line with its band, mean ± std; its place shifts the markers, so that lines on top of others show."""
     if not points:
         return
@@ -118,7 +121,7 @@ def _line(axes: Any, points: Sequence[Point], metric: str, look: dict[str, Any],
         axes.fill_between(x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
-def _finish(axes: Any, points: Sequence[Point], metric: str) -> None:
+def _finish(axes: Axes, points: Sequence[Point], metric: str) -> None:
     """Set the y scale."""
     means = [mean for _, mean, _ in points if math.isfinite(mean)]
     scale, threshold = y_scale(metric, means)

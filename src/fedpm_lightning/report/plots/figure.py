@@ -6,9 +6,14 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedpm_lightning.report.plots.style import STYLE, load_pyplot
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _WIDTH, _HEIGHT, _MOST_IN_ROW = 2.9, 2.3, 3
 _LINE, _LETTER, _HANDLE = 0.165, 0.066, 0.62  # inches: a legend's line, a letter at 8 points, a handle with its gaps
@@ -16,7 +21,7 @@ _DPI = 200
 
 
 def draw_panels(
-    count: int, draw: Callable[[Any, int], None], stem: Path, order: Sequence[str], heading: str | None = None
+    count: int, draw: Callable[[Axes, int], None], stem: Path, order: Sequence[str], heading: str | None = None
 ) -> list[Path]:
     """Draw a figure and write it.
 
@@ -38,7 +43,7 @@ def draw_panels(
     down, width = math.ceil(count / across), _WIDTH * across + 0.7
     with pyplot.rc_context(STYLE):
         figure, grid = pyplot.subplots(down, across, squeeze=False, layout="constrained")
-        axes = list(grid.flat)
+        axes: list[Axes] = list(grid.flat)
         for number, panel in enumerate(axes[:count]):
             draw(panel, number)
             if number % across:  # the panels of a row share what they measure
@@ -53,9 +58,9 @@ def draw_panels(
     return files
 
 
-def _legend(figure: Any, axes: Sequence[Any], order: Sequence[str], heading: str | None, width: float) -> int:
+def _legend(figure: Figure, axes: Sequence[Axes], order: Sequence[str], heading: str | None, width: float) -> int:
     """Put one legend below the panels, in as many columns as fit into their width; return its number of lines."""
-    handles: dict[str, Any] = {}
+    handles: dict[str, Artist] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
@@ -89,7 +94,7 @@ def _columns(texts: Sequence[str], width: float) -> int:
     return 1
 
 
-def _save(figure: Any, stem: Path) -> list[Path]:
+def _save(figure: Figure, stem: Path) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("pdf", "png")]
     for file in files:

@@ -12,7 +12,8 @@ from fedpm_lightning.report.metrics import default_metric, find_metric, is_share
 from fedpm_lightning.report.metrics_csv import write_atomically
 from fedpm_lightning.report.plots.ablation import draw_ablations
 from fedpm_lightning.report.plots.curves import draw
-from fedpm_lightning.report.run import Run, RunError
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import Run
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.tables.grid import Grid, build_grid
 from fedpm_lightning.report.tables.render import FORMATS, Format, render

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fedpm_lightning.report.setting import Setting, differing_keys
 
@@ -107,7 +107,7 @@ def short_value(value: str) -> str:
 
 def _call(entry: Mapping[str, Any]) -> str:
     """Write `{class_path: a.b.Dropouts, init_args: {rate: 0.5}}` as Dropouts(rate=0.5)."""
-    arguments = cast("Mapping[str, Any]", entry.get("init_args") or {})
+    arguments: Mapping[str, object] = entry.get("init_args") or {}
     inside = ", ".join(f"{key}={value}" for key, value in arguments.items())
     name = str(entry.get("class_path", entry)).rsplit(".", 1)[-1]
     return f"{name}({inside})" if inside else name

@@ -58,7 +58,8 @@ def compare_column(grid: Grid, column: Column) -> list[Comparison]:
     if isinstance(grid.statistic, CostToReach):  # who never got there has no cost: the pairs would be chosen
         return []
     pick = max if grid.mode == "max" else min
-    best = pick(cells, key=lambda label: cast(float, cells[label].mean))
+    means = {label: cell.mean for label, cell in cells.items() if cell.mean is not None}
+    best = pick(means, key=lambda label: means[label])
     pairs = [(label, by_seed(cells[best]), by_seed(cells[label])) for label in cells if label != best]
     found = [_compare(column, best, rival, mine, theirs) for rival, mine, theirs in pairs]
     t, wilcoxon = holm([one.t and one.t[0] for one in found]), holm([one.wilcoxon and one.wilcoxon[0] for one in found])

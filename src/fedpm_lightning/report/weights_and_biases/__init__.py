@@ -1,1 +1,1 @@
-"""Runs that lie at W&B: read from its files and its server, and compared on a page there (`fedpm report`)."""
+"""Runs logged to W&B: read from its files and its server, and compared in a W&B report (`fedpm report`)."""

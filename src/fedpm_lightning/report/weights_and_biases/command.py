@@ -1,4 +1,4 @@
-"""The command `fedpm report`: the comparison as a W&B report or workspace, written by code instead of by hand."""
+"""The command `fedpm report`: writes the comparison as a W&B report or workspace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.records import RunError
 from fedpm_lightning.report.runs import find_runs
 from fedpm_lightning.report.weights_and_biases.pages import build_report, build_workspace, spec_of
 from fedpm_lightning.report.weights_and_biases.scope import Scope, scope_of, scope_of_project
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Reject what cannot be asked for.
+    """Reject invalid combinations of options.
 
     Raises:
         RunError: If the project is not entity/project, the title is too long, or a workspace is to be a draft.

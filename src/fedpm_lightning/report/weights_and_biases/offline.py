@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from fedpm_lightning.report.run import RunError
+from fedpm_lightning.report.records import RunError
 from fedpm_lightning.report.weights_and_biases.record import WandbRecord
 
 _BLOCK, _HEADER, _PREFIX = 32768, 7, b":W&B"

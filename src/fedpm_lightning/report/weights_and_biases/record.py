@@ -1,4 +1,4 @@
-"""What W&B knows of a run, wherever it lies, turned into the run that the reports see."""
+"""Converts W&B's record of a run, offline or on the server, into a run for the reports."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from fedpm_lightning.checks import is_mapping
-from fedpm_lightning.report.history import History, Monitor, Row, monitor_from
+from fedpm_lightning.report.history import History, Monitor, Row
 from fedpm_lightning.report.metrics import find_metric
-from fedpm_lightning.report.run import Run, RunError
+from fedpm_lightning.report.records import RunError, Summary
+from fedpm_lightning.report.run import Run
 
 # W&B's and Lightning's own columns: they restate the round, or the clock of another process.
 _NOT_OURS = ("_", "trainer/", "system/", "epoch")
@@ -64,18 +65,18 @@ def only_ours(records: Sequence[WandbRecord]) -> list[WandbRecord]:
 def to_run(record: WandbRecord) -> Run:
     """Turn a record of this tool into a run."""
     config = {key: value for key, value in record.config.items() if key not in {"_wandb", "facts"}}
-    facts = cast("dict[str, Any]", record.config.get("facts") or {})
+    facts = _branch(record.config, "facts")
     rows = _rounds(record.rows)
     initial = _prefixed(record.summary, "initial/")
     monitor = _monitor(record.summary)
     history = History(initial, rows, monitor)
-    summary = {**_facts(config), **facts, **_state(record, history, config), "initial": initial}
+    summary = cast(Summary, {**_facts(config), **facts, **_state(record, history, config), "initial": initial})
     if monitor is not None:
         summary["monitor"] = {"key": monitor.key, "mode": monitor.mode}
     return Run(Path(record.name), config, summary, history)
 
 
-def _rounds(logged: Iterable[Mapping[str, Any]]) -> list[Row]:
+def _rounds(logged: Iterable[Mapping[str, object]]) -> list[Row]:
     """Gather what was logged by round: a round logged again (after a resume) counts as it was logged last."""
     rows: dict[int, Row] = {}
     for entry in logged:
@@ -93,17 +94,17 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _prefixed(summary: Mapping[str, Any], prefix: str) -> Row:
+def _prefixed(summary: Mapping[str, object], prefix: str) -> Row:
     found = {key.removeprefix(prefix): _number(value) for key, value in summary.items() if key.startswith(prefix)}
     return {key: value for key, value in found.items() if value is not None}
 
 
 def _monitor(summary: Mapping[str, Any]) -> Monitor | None:
     key = summary.get("monitor")
-    return monitor_from({"monitor": {"key": key, "mode": find_metric(key).better}}) if isinstance(key, str) else None
+    return Monitor(key, find_metric(key).better or "min") if isinstance(key, str) else None
 
 
-def _facts(config: Mapping[str, Any]) -> dict[str, Any]:
+def _facts(config: Mapping[str, object]) -> dict[str, Any]:
     """Read what a table needs from the configuration, for runs that did not record their facts."""
     data, model = _branch(config, "data"), _branch(config, "model")
     partition, method = _branch(data, "partition"), _branch(model, "method")
@@ -122,11 +123,11 @@ def _facts(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state(record: WandbRecord, history: History, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Tell how the run ended; one that did not say it itself has finished if all its rounds are there."""
+    """Return how the run ended; one that did not record it has finished if all its rounds are there."""
     diverged = any(row.get("diverged") for row in history.rows)
     complete = history.rounds_done >= int(config.get("rounds") or 0) > 0
     finished = record.summary.get("finished", record.ended_well and complete)
-    after = cast("list[int]", record.summary.get("resumed_after") or record.resumed_after)
+    after: list[int] = record.summary.get("resumed_after") or record.resumed_after
     return {
         "method_label": config.get("label"),
         "finished": bool(finished) and not diverged,
@@ -136,12 +137,12 @@ def _state(record: WandbRecord, history: History, config: Mapping[str, Any]) -> 
     }
 
 
-def _branch(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _branch(config: Mapping[str, object], key: str) -> Mapping[str, Any]:
     found = config.get(key)
     return found if is_mapping(found) else {}
 
 
-def _class(entry: Mapping[str, Any]) -> str | None:
+def _class(entry: Mapping[str, object]) -> str | None:
     path = entry.get("class_path")
     return None if path is None else str(path).rsplit(".", 1)[-1]
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedpm_lightning.report.run import Column, Heterogeneity, Run, RunError
+from fedpm_lightning.report.records import RunError
+from fedpm_lightning.report.run import Column, Heterogeneity, Run
 from fedpm_lightning.report.tables.row_labels import natural
 from fedpm_lightning.report.weights_and_biases.record import WandbRecord, to_run
 
@@ -103,7 +104,7 @@ def tag_filters(scope: Scope) -> list[list[str]]:
 _LONGEST = 64  # the service rejects a longer tag
 
 
-def column_tags(facts: Mapping[str, Any]) -> tuple[str, ...]:
+def column_tags(facts: Mapping[str, object]) -> tuple[str, ...]:
     """Return the tags that name a column of the tables: the data set, and alpha or else the kind of split.
 
     Args:
