@@ -22,9 +22,9 @@ from benchmarks.measure import ratio_cell, report, table
 from fedpm_lightning.client.local_loop import local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import observe_rows
-from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.rows.hooks import observe_rows
 from fedpm_lightning.models import CNN
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF

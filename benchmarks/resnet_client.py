@@ -24,11 +24,11 @@ from benchmarks.foof_steps import layer_inputs
 from benchmarks.measure import report, table
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.hooks import observe_rows
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.started import started_from
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.matrices.shared_start import started_from
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.hooks import observe_rows
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.models import ResNet18
 from fedpm_lightning.preconditioners import Foof

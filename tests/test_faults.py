@@ -14,8 +14,8 @@ from torch import nn
 from fedpm_lightning.callbacks.base import Aggregation, FederatedCallback
 from fedpm_lightning.client.faults import check_finite
 from fedpm_lightning.compression.messages import LowRank
-from fedpm_lightning.curvature.damping import CurvatureError, NonFiniteCurvatureError
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.damping import CurvatureError, NonFiniteCurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import AggregationError, BadClientError, DivergedClientError, DivergedError
 from fedpm_lightning.methods import FedAvg
 from fedpm_lightning.round import Federation

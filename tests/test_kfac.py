@@ -10,8 +10,8 @@ from torch import nn
 
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
-from fedpm_lightning.curvature.layers import find_layers
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.matrices.kronecker import KroneckerPreconditioner
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof, Kfac

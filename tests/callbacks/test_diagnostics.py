@@ -15,9 +15,9 @@ import torch
 from diagnostics_parts import Recorder
 from fedpm_lightning.callbacks import ClientAccuracy, ClientDrift
 from fedpm_lightning.callbacks.metrics.client_accuracy import client_accuracies, summary
-from fedpm_lightning.curvature.damping import DampingWatch
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.damping import DampingWatch
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
 from fedpm_lightning.data import Dirichlet
 from fedpm_lightning.data.federated import FederatedData
 from fedpm_lightning.models import MLP
@@ -177,9 +177,9 @@ def test_damping_counts_what_the_log_tells(quickstart, caplog):
     method = ("--model.method.preconditioner.damping", "0", "--model.method.preconditioner.damping_mode", "absolute")
     mixing = ("--model.method.mix_damping", "0", "--model.method.lr", "0.01", "--rounds", "1")
     few = ("--data.clients_per_round", "2", "--model.local_epochs", "null", "--model.local_steps", "1")
-    with caplog.at_level(logging.WARNING, logger="fedpm_lightning.curvature.damping"):
+    with caplog.at_level(logging.WARNING, logger="fedpm_lightning.curvature.matrices.damping"):
         run = quickstart(*method, *mixing, *few, *callbacks(("Damping", {})))
-    told = [r.args for r in caplog.records if r.name == "fedpm_lightning.curvature.damping"]
+    told = [r.args for r in caplog.records if r.name == "fedpm_lightning.curvature.matrices.damping"]
     row = {key: float(value) for key, value in run.rows[0].items() if value}
     failed = [layer for layer, used, _ in told if used == 0]
     assert row["damping/factorised"] == 2 * 3 and row["damping/raised_server"] > 0

@@ -13,8 +13,8 @@ from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.client.faults import is_finite
 from fedpm_lightning.client.stack_check import why_not_stacked
 from fedpm_lightning.client.stacked_client import StackedUpdate
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.unequal_batches import Part, UnequalPreconditioner
+from fedpm_lightning.curvature.factors.unequal_batches import Part, UnequalPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
 from fedpm_lightning.data import FeatureShift
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.methods import SCAFFOLD, FedAvg, FedPM, FedProx, FedSophia, LocalNewton

@@ -9,8 +9,8 @@ import torch
 
 from fedpm_lightning.compression.factors import LowRankDiagonal, Root, pack, triangle
 from fedpm_lightning.compression.packed import Int8Rows, Largest, Levels, Numbers, Packed, bits_of, from_bits, to_bits
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
 
 F64 = torch.float64
 

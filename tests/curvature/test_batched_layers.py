@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from fedpm_lightning.client.local_loop import local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature import batched_layers
-from fedpm_lightning.curvature.batched_layers import BatchedSolves, groups
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices import batched_layers
+from fedpm_lightning.curvature.matrices.batched_layers import BatchedSolves, groups
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 

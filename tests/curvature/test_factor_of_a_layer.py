@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, hessian
 
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.math import Spatial, gram
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
+from fedpm_lightning.curvature.rows.math import Spatial, gram
 
 CONVS: list[dict[str, Any]] = [
     {"kernel_size": 3},

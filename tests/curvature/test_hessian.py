@@ -8,11 +8,17 @@ from torch import nn
 
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
-from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
-from fedpm_lightning.curvature.hessian import autodiff_hessian, hessian, hessian_diagonal, logistic_rows, over_batches
-from fedpm_lightning.curvature.hessian_root import curvature_root
-from fedpm_lightning.curvature.logistic import logistic_hessian, logistic_root
+from fedpm_lightning.curvature.hessian.exact import (
+    autodiff_hessian,
+    hessian,
+    hessian_diagonal,
+    logistic_rows,
+    over_batches,
+)
+from fedpm_lightning.curvature.hessian.flat_layer import DiagonalLayer, FlatLayer
+from fedpm_lightning.curvature.hessian.logistic import logistic_hessian, logistic_root
+from fedpm_lightning.curvature.hessian.root import curvature_root
+from fedpm_lightning.curvature.matrices.diagonal import DiagonalPreconditioner
 from fedpm_lightning.losses import ClassificationLoss
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.optim.diagonal_newton import DiagonalNewton

@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.factors.full_pass import damped, full_pass_factors
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
 
 
 def cnn() -> nn.Module:

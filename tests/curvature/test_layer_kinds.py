@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.full_pass import full_pass_factors
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.weight_uses import weight_uses
+from fedpm_lightning.curvature.factors.full_pass import full_pass_factors
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.layers.weight_uses import weight_uses
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layers import find_layers, find_rules
+from fedpm_lightning.curvature.layers.rules import find_layers, find_rules
 from fedpm_lightning.preconditioners.layerwise import rules_summary, rules_table
 
 
@@ -42,7 +42,7 @@ def test_matrix_and_unpack_are_inverse(net: nn.Module, shape: tuple[int, ...], l
 
 @pytest.mark.parametrize("groups", [1, 2])
 def test_w_times_rows_is_the_layer(groups: int) -> None:
-    from fedpm_lightning.curvature.math import input_rows
+    from fedpm_lightning.curvature.rows.math import input_rows
 
     net, x = conv(groups, True).double(), torch.randn(2, 4, 6, 5, dtype=torch.float64)
     (layer,) = find_layers(net)

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from fedpm_lightning.client.local_loop import GradientTransform, local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.output_gradients import collect_errors, error_rows, explains
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
+from fedpm_lightning.curvature.rows.output_gradients import collect_errors, error_rows, explains
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 

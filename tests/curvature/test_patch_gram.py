@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedpm_lightning.curvature.hooks import observe_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.math import gram, input_rows, num_positions, patch_gram
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.rows.hooks import observe_rows
+from fedpm_lightning.curvature.rows.math import gram, input_rows, num_positions, patch_gram
 
 
 @pytest.mark.parametrize("bias", [True, False])

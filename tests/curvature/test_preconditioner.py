@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError, DampingWatch, damping
-from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.damping import CurvatureError, DampingWatch, damping
+from fedpm_lightning.curvature.matrices.diagonal import DiagonalPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
 from fedpm_lightning.nested import OnWire, wire_bytes
 
 

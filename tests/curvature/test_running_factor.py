@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import DampingMode
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.math import gram
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.matrices.damping import DampingMode
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.math import gram
 from fedpm_lightning.preconditioners import Foof
 
 

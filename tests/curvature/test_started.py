@@ -11,11 +11,11 @@ from torch import nn
 from fedpm_lightning.callbacks import SecureAggregation
 from fedpm_lightning.client.executor import Sequential, Vectorized
 from fedpm_lightning.compression.message import Message
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.started import StartedPreconditioner, leading_rows, started_from
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.shared_start import StartedPreconditioner, leading_rows, started_from
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof

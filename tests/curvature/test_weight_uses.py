@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers, find_rules
-from fedpm_lightning.curvature.weight_uses import weight_uses
+from fedpm_lightning.curvature.layers.rules import find_layers, find_rules
+from fedpm_lightning.curvature.layers.weight_uses import weight_uses
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
 from fedpm_lightning.models import ViT
 from fedpm_lightning.preconditioners.layerwise import rules_summary, rules_table
 

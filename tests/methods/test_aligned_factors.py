@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from fedpm_lightning.client.executor import Sequential, Vectorized
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
 from fedpm_lightning.methods import FedPM, LocalNewton
 from fedpm_lightning.nested import wire_bytes
 from fedpm_lightning.preconditioners import Foof

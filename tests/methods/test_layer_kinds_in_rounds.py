@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedpm_lightning.client.executor import Sequential, Vectorized
-from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
+from fedpm_lightning.curvature.matrices.diagonal import DiagonalPreconditioner
 from fedpm_lightning.methods import FedPM
 from fedpm_lightning.models.transformer import Positions, TransformerBlock
 from fedpm_lightning.preconditioners import Foof

@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
 from fedpm_lightning.preconditioners import Foof
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 

@@ -10,8 +10,8 @@ import torch
 from fedpm_lightning.client.local_loop import UsesBatches, local_loop
 from fedpm_lightning.client.local_model import LocalModel
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.hessian import hessian
+from fedpm_lightning.curvature.hessian.exact import hessian
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
 from fedpm_lightning.models import MLP, Logistic
 from fedpm_lightning.preconditioners import Hessian
 from fedpm_lightning.preconditioners.newton_optimizer import Newton

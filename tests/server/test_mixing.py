@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.math import mirrored
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.math import mirrored
 from fedpm_lightning.server.mixing import (
     RunningMean,
     RunningPreconditionedMix,

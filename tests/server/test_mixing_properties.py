@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
 from fedpm_lightning.server.mixing import preconditioned_mix, weighted_mean
 
 problems = st.builds(

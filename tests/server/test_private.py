@@ -11,10 +11,10 @@ from torch import nn
 
 from convex import logistic_clients
 from fedpm_lightning.callbacks import DifferentialPrivacy
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.math import mirrored
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.math import mirrored
 from fedpm_lightning.methods import PSGD, FedAvg, FedPM, LocalNewton
 from fedpm_lightning.models import Logistic
 from fedpm_lightning.preconditioners import Diagonal, Foof, Hessian

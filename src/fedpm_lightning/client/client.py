@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.full_pass import evaluating
+from fedpm_lightning.curvature.factors.full_pass import evaluating
 from fedpm_lightning.types import Broadcast, ClientData, ClientState, ClientUpdate, LocalWork, Params
 
 BufferPolicy: TypeAlias = Literal["mix", "local", "freeze"]

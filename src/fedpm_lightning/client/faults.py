@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import is_mapping, is_sequence
-from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
 from fedpm_lightning.errors import BadClientError, DivergedClientError
 from fedpm_lightning.types import ClientUpdate
 

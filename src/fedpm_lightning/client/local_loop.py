@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
 from fedpm_lightning.client.plain_sgd import quick_step
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.unequal_batches import Observed
+from fedpm_lightning.curvature.factors.unequal_batches import Observed
+from fedpm_lightning.curvature.layers.layout import Layer
 from fedpm_lightning.types import Batch, Params
 
 GradientTransform: TypeAlias = Callable[[Params], None]

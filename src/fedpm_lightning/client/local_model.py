@@ -18,12 +18,12 @@ from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivat
 from fedpm_lightning.client.linear_stack import LinearStack
 from fedpm_lightning.client.memory_format import to_channels_last, use_channels_last
 from fedpm_lightning.client.objective import Objective
-from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.output_gradients import collect_errors, with_errors
-from fedpm_lightning.curvature.unequal_batches import Observed
+from fedpm_lightning.curvature.factors.full_pass import evaluating
+from fedpm_lightning.curvature.factors.unequal_batches import Observed
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
+from fedpm_lightning.curvature.rows.output_gradients import collect_errors, with_errors
 from fedpm_lightning.types import Batch, Params, clone_params
 
 CompileMode: TypeAlias = Literal["default", "reduce-overhead", "max-autotune"]

@@ -20,7 +20,7 @@ from fedpm_lightning.checks import is_mapping
 from fedpm_lightning.client.client import Client, changed
 from fedpm_lightning.client.local_loop import GradientTransform, LocalResult, local_loop
 from fedpm_lightning.client.stacked_model import StackedModel
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.nested import map_leaves
 from fedpm_lightning.types import (
     Batch,

@@ -19,10 +19,10 @@ from torch.func import functional_call, vmap
 
 from fedpm_lightning.client.local_loop import LocalResult, Observed
 from fedpm_lightning.client.local_model import LocalModel, fresh_autocast, no_autocast
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.unequal_batches import UnequalRows
+from fedpm_lightning.curvature.factors.unequal_batches import UnequalRows
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
 from fedpm_lightning.types import Batch, Params, clone_params
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpm_lightning.checks import is_mapping, is_sequence
 from fedpm_lightning.client.local_round import UpdateAndState
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.types import Params
 
 NOISE = 1e-6

@@ -13,7 +13,7 @@ FedPM factor of width 1,601 and a relative delta of 0.3, P^-1/2 P_sent P^-1/2 ha
 an int8 L, and in 0.40 to 1.60 with an int8 A. Rounding is to the nearest: one without bias in L has one in L L^T.
 
 Below 1 % of trace(A)/d, delta leaves too little for L: then L L^T = A + t I with that t, which is taken off again, and
-the delta that is sent is the one at which what the server rebuilds is definite (curvature/damping.py).
+the delta that is sent is the one at which what the server rebuilds is definite (curvature/matrices/damping.py).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from fedpm_lightning.compression.packed import INT8, Int8Rows, Numbers, Packed, int8, nonzero
-from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.math import add_gram, full_precision, mirrored, widen
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
-from fedpm_lightning.curvature.started import StartedPreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.damping import damped_cholesky
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.matrices.shared_start import StartedPreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.math import add_gram, full_precision, mirrored, widen
 
 FactorForm: TypeAlias = Literal["full", "bfloat16", "int8", "low_rank"]
 

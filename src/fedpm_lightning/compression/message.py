@@ -21,9 +21,9 @@ from torch import Tensor
 from fedpm_lightning.checks import at_least, is_mapping
 from fedpm_lightning.compression.factors import FactorForm, PackedFactor, pack
 from fedpm_lightning.compression.packed import Int8Rows, Largest, Levels, Numbers, Packed
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.started import StartedPreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.shared_start import StartedPreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
 from fedpm_lightning.types import Broadcast, ClientState, ClientUpdate, Params
 
 ParameterForm: TypeAlias = Literal["full", "bfloat16", "int8", "topk", "qsgd"]

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from fedpm_lightning.checks import at_least, positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import LocalResult
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.hessian import check_size, hessian, over_batches
+from fedpm_lightning.curvature.hessian.exact import check_size, hessian, over_batches
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean

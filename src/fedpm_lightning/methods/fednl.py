@@ -33,8 +33,8 @@ from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import LocalResult
 from fedpm_lightning.compression.matrices import Compression, bound_alpha, check_compression, compress, kept_alpha
 from fedpm_lightning.compression.messages import Compressed, Triangle
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.hessian import check_size, hessian, over_batches
+from fedpm_lightning.curvature.hessian.exact import check_size, hessian, over_batches
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean

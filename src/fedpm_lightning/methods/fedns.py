@@ -1,7 +1,7 @@
 """FedNS: clients send a sketch of the square root of their Hessian; the server takes Newton steps.
 
 Li, Liu, Wang: FedNS: A Fast Sketching Newton-Type Algorithm for Federated Learning (AAAI 2024). With Hess_i = B_i^T B_i
-+ lambda I, B_i = D^(1/2) X / sqrt(n) for generalized linear models (curvature/hessian_root.py), and a random sketch S_i
++ lambda I, B_i = D^(1/2) X / sqrt(n) for generalized linear models (curvature/hessian/root.py), and a random sketch S_i
 with s rows, drawn again each round:
 
     client    send g_i and S_i B_i                                     s x d numbers instead of d (d + 1)/2
@@ -25,9 +25,9 @@ from fedpm_lightning.checks import positive
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import LocalResult
 from fedpm_lightning.compression.sketches import Sketch, check_sketch, sketch
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.hessian import check_size
-from fedpm_lightning.curvature.hessian_root import curvature_root
+from fedpm_lightning.curvature.hessian.exact import check_size
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.hessian.root import curvature_root
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.mixing import RunningMean

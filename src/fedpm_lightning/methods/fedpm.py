@@ -20,7 +20,7 @@ from typing import ClassVar, Literal, TypeAlias
 from fedpm_lightning.checks import at_least, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_loop import GradientTransform
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.methods.local_newton import LocalNewton
 from fedpm_lightning.preconditioners import LocalPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from fedpm_lightning.checks import at_least, fraction, positive
 from fedpm_lightning.client.client import Client
-from fedpm_lightning.curvature.diagonal import damped_factor
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.started import started_from
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.matrices.diagonal import damped_factor
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.shared_start import started_from
 from fedpm_lightning.methods.base import Method
 from fedpm_lightning.preconditioners import Foof, LocalPreconditioner
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer

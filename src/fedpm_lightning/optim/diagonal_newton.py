@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.hessian import twice_differentiable
+from fedpm_lightning.curvature.hessian.exact import twice_differentiable
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 

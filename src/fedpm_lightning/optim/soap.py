@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction, positive
-from fedpm_lightning.curvature.math import mirrored
+from fedpm_lightning.curvature.rows.math import mirrored
 from fedpm_lightning.optim.aligned import AlignedOptimizer, as_matrix
 from fedpm_lightning.types import Params
 

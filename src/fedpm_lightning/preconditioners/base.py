@@ -4,8 +4,8 @@
     send     the optimizer's `preconditioners()`: the P_i of each block, with their own size on the network
     mix      `mixing`: the server's running sums of one block, which end in its new weights
 
-A block is a set of parameters that share one P: a layer, or all parameters as one vector (curvature/flat.py). P is a
-`curvature.preconditioner.Preconditioner`: it solves, adds itself to sums, and knows its bytes.
+A block is a set of parameters that share one P: a layer, or all parameters as one vector (`FlatLayer`). P is a
+`curvature.matrices.preconditioner.Preconditioner`: it solves, adds itself to sums, and knows its bytes.
 
 An object holds settings alone: one serves all clients and rounds. docs/preconditioners.md writes one out.
 """
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.server.mixing import RunningPreconditionedMix
 from fedpm_lightning.server.preconditioned import Block, BlockMix
 

@@ -18,13 +18,13 @@ from typing_extensions import override
 from fedpm_lightning.checks import at_least, positive, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.executor import Stackable
-from fedpm_lightning.curvature.damping import DampingMode, check_damping
-from fedpm_lightning.curvature.factor import WIDE
-from fedpm_lightning.curvature.full_pass import damped, full_pass_factors
-from fedpm_lightning.curvature.layers import Rules, find_rules
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.math import Spatial
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.factors.full_pass import damped, full_pass_factors
+from fedpm_lightning.curvature.factors.running import WIDE
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.rules import Rules, find_rules
+from fedpm_lightning.curvature.matrices.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.math import Spatial
 from fedpm_lightning.preconditioners.foof_optimizer import FOOF
 from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner, layers_of
 from fedpm_lightning.server.preconditioned import SHARED_FACTORS, Block

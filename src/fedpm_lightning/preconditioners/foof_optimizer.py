@@ -13,7 +13,7 @@ Momentum acts on the preconditioned step: M <- momentum M + (G + wd W) P^-1, W <
 a factor take plain SGD with the same momentum and weight decay. All tensors may carry a leading client axis.
 
 Deviations from the paper, each an argument of `Foof`:
-    - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factor.py.
+    - `ema` averages A over the local steps (0: the last batch, the paper), see curvature/factors/running.py.
     - `damping_mode: relative` scales delta by trace(A)/d (absolute: the paper).
     - `align` lets the running A begin at the cohort's mean A of the round before.
     - `local_step: sgd` takes plain steps and gathers the factors for the mixing alone.
@@ -34,15 +34,15 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
-from fedpm_lightning.curvature.batched_layers import BatchedSolves
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.math import full_precision
-from fedpm_lightning.curvature.output_gradients import explains
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.unequal_batches import Observed, UnequalFactor, UnequalRows
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.factors.unequal_batches import Observed, UnequalFactor, UnequalRows
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.matrices.batched_layers import BatchedSolves
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.math import full_precision
+from fedpm_lightning.curvature.rows.output_gradients import explains
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Params

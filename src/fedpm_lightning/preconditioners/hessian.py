@@ -9,9 +9,7 @@ from torch import nn
 from typing_extensions import override
 
 from fedpm_lightning.client.executor import Stackable
-from fedpm_lightning.curvature.diagonal import DiagonalPreconditioner
-from fedpm_lightning.curvature.flat import DiagonalLayer, FlatLayer
-from fedpm_lightning.curvature.hessian import (
+from fedpm_lightning.curvature.hessian.exact import (
     LocalProblem,
     check_size,
     hessian,
@@ -19,7 +17,9 @@ from fedpm_lightning.curvature.hessian import (
     logit_layer,
     over_batches,
 )
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.hessian.flat_layer import DiagonalLayer, FlatLayer
+from fedpm_lightning.curvature.matrices.diagonal import DiagonalPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.preconditioners.newton import NewtonPreconditioner
 from fedpm_lightning.server.preconditioned import Block
 from fedpm_lightning.types import Batch

@@ -23,15 +23,15 @@ from typing_extensions import override
 from fedpm_lightning.checks import at_least, fraction, positive, share
 from fedpm_lightning.client.client import Client
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.damping import DampingMode, check_damping
-from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
-from fedpm_lightning.curvature.layers import Rules, find_rules
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.math import full_precision
-from fedpm_lightning.curvature.output_gradients import collect_errors
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.factors.full_pass import evaluating
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.rules import Rules, find_rules
+from fedpm_lightning.curvature.matrices.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.matrices.kronecker import KroneckerPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
+from fedpm_lightning.curvature.rows.math import full_precision
+from fedpm_lightning.curvature.rows.output_gradients import collect_errors
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.preconditioners.layerwise import LayerPreconditioner, layers_of
 from fedpm_lightning.server.kronecker import KroneckerMix

@@ -9,9 +9,9 @@ from typing import ClassVar
 from torch import Tensor, nn
 from typing_extensions import override
 
-from fedpm_lightning.curvature.layers import ELSEWHERE, Rules, find_rules
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.weight_uses import UNKNOWN, WeightUses, weight_uses
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.rules import ELSEWHERE, Rules, find_rules
+from fedpm_lightning.curvature.layers.weight_uses import UNKNOWN, WeightUses, weight_uses
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.server.preconditioned import Block
 

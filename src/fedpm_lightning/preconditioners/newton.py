@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from fedpm_lightning.checks import at_least
 from fedpm_lightning.client.client import Client
-from fedpm_lightning.curvature.damping import DampingMode, check_damping
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.hessian import LocalProblem
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.hessian.exact import LocalProblem
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.matrices.damping import DampingMode, check_damping
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.preconditioners.base import LocalPreconditioner
 from fedpm_lightning.preconditioners.newton_optimizer import Newton
 from fedpm_lightning.server.preconditioned import Block

@@ -4,7 +4,7 @@
     model.gradient(batch)
     optimizer.step()
 
-Cholesky, with the damping raised where the matrix is not definite (curvature/damping.py). `preconditioners()` returns
+Cholesky, with the damping raised where the matrix is not definite (`damped_cholesky`). `preconditioners()` returns
 the LAST P_i that a step used, which is what FedPM uploads (arXiv:2511.09100).
 
 Leaves may be those of stacked clients [C, ...], which step with C curvatures of their own; not with a line search.
@@ -22,9 +22,9 @@ from torch import Tensor
 
 from fedpm_lightning.checks import at_least, fraction
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.math import full_precision
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.math import full_precision
 from fedpm_lightning.preconditioners.base import PreconditionedOptimizer
 from fedpm_lightning.types import Batch, Params
 

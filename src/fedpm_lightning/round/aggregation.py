@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedpm_lightning.curvature.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
 from fedpm_lightning.errors import AggregationError, DivergedError, EmptyRoundError
 from fedpm_lightning.round.hooks import Hooks
 from fedpm_lightning.server.aggregator import Aggregator

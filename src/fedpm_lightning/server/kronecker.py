@@ -20,9 +20,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import NonFiniteCurvatureError
-from fedpm_lightning.curvature.kronecker import KroneckerPreconditioner
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.damping import NonFiniteCurvatureError
+from fedpm_lightning.curvature.matrices.kronecker import KroneckerPreconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.ranks import all_items
 
 ITERATIONS = 200

@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import RELATIVE_FLOOR, NonFiniteCurvatureError, damped_cholesky
-from fedpm_lightning.curvature.math import mirrored, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.started import StartedPreconditioner
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.damping import RELATIVE_FLOOR, NonFiniteCurvatureError, damped_cholesky
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.shared_start import StartedPreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.math import mirrored, trace
 from fedpm_lightning.types import Params
 
 

@@ -1,6 +1,6 @@
 """Newton steps of the server: theta - H^-1 g with a Hessian that need not be quite positive definite.
 
-damped      (H + delta I)^-1 g       Cholesky, delta raised where that fails (curvature/damping.py)
+damped      (H + delta I)^-1 g       Cholesky, delta raised where that fails (curvature/matrices/damping.py)
 projected   [H]_mu^-1 g              eigenvalues below mu become mu (Safaryan et al. 2022, eq. 8)
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import NonFiniteCurvatureError
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.matrices.damping import NonFiniteCurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
 
 
 def damped_step(H: Tensor, g: Tensor, delta: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from fedpm_lightning.curvature.math import mirrored, widen
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.math import mirrored, widen
 from fedpm_lightning.server.aggregator import Aggregator, MeanAggregator
 from fedpm_lightning.server.mixing import RunningFactorMean, RunningMean, RunningPreconditionedMix
 from fedpm_lightning.types import ClientUpdate, Params, ServerState

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import RELATIVE_FLOOR
-from fedpm_lightning.curvature.math import full_precision, mirrored, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.damping import RELATIVE_FLOOR
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.math import full_precision, mirrored, trace
 from fedpm_lightning.server.aggregator import Aggregator
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, Block
 from fedpm_lightning.types import ClientUpdate, Params

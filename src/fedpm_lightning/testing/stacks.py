@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpm_lightning.client.executor import Sequential
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.data import IID, Augment, Normalise, Partition
 from fedpm_lightning.data.batches import BatchSettings, Pool, ResidentClient
 from fedpm_lightning.methods.base import Method

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from fedpm_lightning.callbacks.base import Diagnostic
-from fedpm_lightning.curvature.damping import DampingWatch
+from fedpm_lightning.curvature.matrices.damping import DampingWatch
 from fedpm_lightning.ranks import all_max, all_sum
 from fedpm_lightning.round import Round
 

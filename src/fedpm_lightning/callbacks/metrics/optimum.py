@@ -11,10 +11,10 @@ from torch import Tensor
 from fedpm_lightning.callbacks.base import FederatedCallback, federation_of
 from fedpm_lightning.callbacks.trainer_access import data_of
 from fedpm_lightning.client.local_model import LocalModel
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.hessian import check_size, doubled, hessian
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner
+from fedpm_lightning.curvature.hessian.exact import check_size, doubled, hessian
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner
 from fedpm_lightning.errors import DivergedError
 from fedpm_lightning.round import Federation, Round
 from fedpm_lightning.round.data import check_network

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpm_lightning.callbacks.base import Diagnostic
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
 from fedpm_lightning.ranks import all_sum
 from fedpm_lightning.round import Round
 from fedpm_lightning.server.preconditioned import PRECONDITIONERS, PreconditionedAggregator

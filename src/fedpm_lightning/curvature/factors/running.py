@@ -23,14 +23,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import DampingMode, damping
-from fedpm_lightning.curvature.diagonal import damped_factor
-from fedpm_lightning.curvature.math import Spatial, full_precision, gram, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.rows import Rows
-from fedpm_lightning.curvature.started import Start, StartedPreconditioner
-from fedpm_lightning.curvature.weighted_rows import WeightedRows
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.factors.weighted_rows import WeightedRows
+from fedpm_lightning.curvature.matrices.damping import DampingMode, damping
+from fedpm_lightning.curvature.matrices.diagonal import damped_factor
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.matrices.shared_start import Start, StartedPreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.math import Spatial, full_precision, gram, trace
 
 WIDE = 4
 """The width in units of `max_rows` from which a layer is held to so many rows."""

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky, damping
-from fedpm_lightning.curvature.math import add_matmul, full_precision, mirrored, symmetric_numbers, trace
+from fedpm_lightning.curvature.matrices.damping import DampingMode, damped_cholesky, damping
+from fedpm_lightning.curvature.rows.math import add_matmul, full_precision, mirrored, symmetric_numbers, trace
 from fedpm_lightning.stopwatch import timed
 
 FROM_THE_RIGHT = 16

@@ -15,12 +15,18 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev
 
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.hessian import LocalProblem, doubled, fixed_tensors, logistic_rows, twice_differentiable
-from fedpm_lightning.curvature.logistic import logistic_root
-from fedpm_lightning.curvature.loss_check import is_log_likelihood
-from fedpm_lightning.curvature.math import full_precision
+from fedpm_lightning.curvature.factors.full_pass import evaluating
+from fedpm_lightning.curvature.hessian.exact import (
+    LocalProblem,
+    doubled,
+    fixed_tensors,
+    logistic_rows,
+    twice_differentiable,
+)
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.hessian.logistic import logistic_root
+from fedpm_lightning.curvature.hessian.loss_check import is_log_likelihood
+from fedpm_lightning.curvature.rows.math import full_precision
 from fedpm_lightning.losses import one_logit
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch

@@ -16,8 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.math import full_precision
+from fedpm_lightning.curvature.factors.full_pass import evaluating
+from fedpm_lightning.curvature.rows.math import full_precision
 
 
 @dataclass(frozen=True)

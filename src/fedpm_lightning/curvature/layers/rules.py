@@ -15,9 +15,9 @@ from typing import cast
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.curvature.layout import EmbeddingLayer, Layer, NormLayer
-from fedpm_lightning.curvature.patches import patches_of
-from fedpm_lightning.curvature.weight_uses import UNKNOWN, WeightUses
+from fedpm_lightning.curvature.layers.layout import EmbeddingLayer, Layer, NormLayer
+from fedpm_lightning.curvature.layers.patches import patches_of
+from fedpm_lightning.curvature.layers.weight_uses import UNKNOWN, WeightUses
 
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, _BatchNorm)
 """Layers whose output is scale * normalised input + shift."""

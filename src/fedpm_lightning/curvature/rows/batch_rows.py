@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
-from fedpm_lightning.curvature.math import Spatial, gram
+from fedpm_lightning.curvature.rows.math import Spatial, gram
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.patches import Patches
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.patches import Patches
 
 Spatial: TypeAlias = Literal["mean", "sum"]
 

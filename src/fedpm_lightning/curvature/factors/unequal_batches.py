@@ -33,10 +33,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import DampingMode
-from fedpm_lightning.curvature.factor import RunningFactor
-from fedpm_lightning.curvature.preconditioner import Preconditioner
-from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.factors.running import RunningFactor
+from fedpm_lightning.curvature.matrices.damping import DampingMode
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.batch_rows import Rows
 
 
 @dataclass(frozen=True)

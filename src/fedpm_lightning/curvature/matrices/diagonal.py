@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.matrices.damping import DampingMode, damped_cholesky
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
 from fedpm_lightning.stopwatch import timed
 
 

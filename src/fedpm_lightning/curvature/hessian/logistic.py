@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.math import gram
+from fedpm_lightning.curvature.rows.math import gram
 
 BLOCKED_FROM = 128
 """The width from which a CPU multiplies blocks."""

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import damped_cholesky
-from fedpm_lightning.curvature.math import add_gram, add_matmul, full_precision, symmetric_numbers, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner, cholesky_solve
+from fedpm_lightning.curvature.matrices.damping import damped_cholesky
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner, cholesky_solve
+from fedpm_lightning.curvature.rows.math import add_gram, add_matmul, full_precision, symmetric_numbers, trace
 from fedpm_lightning.stopwatch import timed
 
 FLOAT32_SHARE = 3e-5

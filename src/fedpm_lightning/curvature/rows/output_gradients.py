@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.math import has_samples, widen
-from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.math import has_samples, widen
 
 TOLERANCE = 0.02
 """By how much the row sums of G and E^T X may differ, as a share of their norm: far beyond a rounding to bfloat16."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.math import full_precision, trace
-from fedpm_lightning.curvature.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.matrices.woodbury import LowRankPreconditioner
+from fedpm_lightning.curvature.rows.math import full_precision, trace
 
 
 @dataclass(frozen=True)

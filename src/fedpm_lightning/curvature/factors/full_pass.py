@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedpm_lightning.curvature.damping import DampingMode
-from fedpm_lightning.curvature.diagonal import damped_factor
-from fedpm_lightning.curvature.hooks import collect_input_rows
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.math import Spatial
-from fedpm_lightning.curvature.preconditioner import Preconditioner
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.matrices.damping import DampingMode
+from fedpm_lightning.curvature.matrices.diagonal import damped_factor
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner
+from fedpm_lightning.curvature.rows.hooks import collect_input_rows
+from fedpm_lightning.curvature.rows.math import Spatial
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch
 

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.attention import projecting_apart
-from fedpm_lightning.curvature.diagonal_rows import scale_rows, token_rows
-from fedpm_lightning.curvature.layout import EmbeddingLayer, Layer, NormLayer
-from fedpm_lightning.curvature.math import (
+from fedpm_lightning.curvature.layers.attention import projecting_apart
+from fedpm_lightning.curvature.layers.layout import EmbeddingLayer, Layer, NormLayer
+from fedpm_lightning.curvature.rows.batch_rows import Rows, stacked
+from fedpm_lightning.curvature.rows.diagonal_rows import scale_rows, token_rows
+from fedpm_lightning.curvature.rows.math import (
     full_precision,
     gram,
     has_samples,
@@ -34,7 +35,6 @@ from fedpm_lightning.curvature.math import (
     patch_gram,
     widen,
 )
-from fedpm_lightning.curvature.rows import Rows, stacked
 from fedpm_lightning.stopwatch import timed
 
 

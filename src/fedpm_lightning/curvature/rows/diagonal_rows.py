@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
-from fedpm_lightning.curvature.layout import EmbeddingLayer, NormLayer
-from fedpm_lightning.curvature.math import full_precision, widen
-from fedpm_lightning.curvature.rows import Rows
+from fedpm_lightning.curvature.layers.layout import EmbeddingLayer, NormLayer
+from fedpm_lightning.curvature.rows.batch_rows import Rows
+from fedpm_lightning.curvature.rows.math import full_precision, widen
 from fedpm_lightning.stopwatch import timed
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.damping import DampingMode, damped_cholesky, damping
-from fedpm_lightning.curvature.math import full_precision, symmetric_numbers, trace
-from fedpm_lightning.curvature.preconditioner import Preconditioner, cholesky_solve
+from fedpm_lightning.curvature.matrices.damping import DampingMode, damped_cholesky, damping
+from fedpm_lightning.curvature.matrices.preconditioner import Preconditioner, cholesky_solve
+from fedpm_lightning.curvature.rows.math import full_precision, symmetric_numbers, trace
 from fedpm_lightning.stopwatch import timed
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fedpm_lightning.curvature.patches import Patches
+from fedpm_lightning.curvature.layers.patches import Patches
 from fedpm_lightning.types import Params
 
 INPUT = ((0, "input"),)

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedpm_lightning.curvature.flat import FlatLayer
-from fedpm_lightning.curvature.full_pass import evaluating
-from fedpm_lightning.curvature.layers import find_layers
-from fedpm_lightning.curvature.layout import Layer
-from fedpm_lightning.curvature.logistic import logistic_diagonal, logistic_hessian
-from fedpm_lightning.curvature.loss_check import is_log_likelihood
-from fedpm_lightning.curvature.math import full_precision, input_rows
+from fedpm_lightning.curvature.factors.full_pass import evaluating
+from fedpm_lightning.curvature.hessian.flat_layer import FlatLayer
+from fedpm_lightning.curvature.hessian.logistic import logistic_diagonal, logistic_hessian
+from fedpm_lightning.curvature.hessian.loss_check import is_log_likelihood
+from fedpm_lightning.curvature.layers.layout import Layer
+from fedpm_lightning.curvature.layers.rules import find_layers
+from fedpm_lightning.curvature.rows.math import full_precision, input_rows
 from fedpm_lightning.losses import one_logit
 from fedpm_lightning.stopwatch import timed
 from fedpm_lightning.types import Batch, Params

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from fedpm_lightning.curvature.layout import Layer
+from fedpm_lightning.curvature.layers.layout import Layer
 
 
 @contextmanager

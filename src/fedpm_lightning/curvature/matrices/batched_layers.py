@@ -18,8 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedpm_lightning.curvature.damping import CurvatureError
-from fedpm_lightning.curvature.preconditioner import DensePreconditioner, Preconditioner
+from fedpm_lightning.curvature.matrices.damping import CurvatureError
+from fedpm_lightning.curvature.matrices.preconditioner import DensePreconditioner, Preconditioner
 
 WIDEST = {"cpu": 129}
 """The greatest d for which layers are put together, by kind of device; others have no bound."""

@@ -1,0 +1,1 @@
+"""Preconditioners P = A + delta I in their forms: dense, low rank, diagonal, Kronecker; damping and solves."""

@@ -1,0 +1,1 @@
+"""Input rows and output gradients of layers, collected while the network runs, and their second moments."""
