@@ -88,8 +88,8 @@ METHODS = [FedAvg(0.1, momentum=0.9), FedProx(0.1), SCAFFOLD(0.1)]
 @pytest.mark.parametrize("method", METHODS, ids=lambda one: type(one).__name__)
 def test_first_order_clients_wait_once_however_long_they_train(method, waits_of):
     for steps in (2, 11):
-        assert waits_of(method, steps, Sequential()) == {"local_loop": len(SIZES)}, "the loss, once a client"
-        stacked = {"local_loop": 1, "finish": 1, "_compare": 1}  # the last one once a run
+        assert waits_of(method, steps, Sequential()) == {"_mean": len(SIZES)}, "the loss, once a client"
+        stacked = {"_mean": 1, "finish": 1, "_compare": 1}  # the last one once a run
         assert waits_of(method, steps, Vectorized(3)) == stacked, "the losses, once a stack"
 
 
@@ -101,5 +101,5 @@ def test_second_order_clients_wait_for_their_factorisations_besides(kind, execut
     for steps in (4, 8, 12):
         found = waits_of(kind(0.1, preconditioner=Foof(1.0, ema=0.9, cov_every=4, inv_every=4)), steps, executor)
         assert found.pop("explains", 0) <= turns * layers, "whether errors explain G, once a layer"
-        ends = {"local_loop": turns} if alone else {"local_loop": 1, "finish": 1, "_compare": 1}
+        ends = {"_mean": turns} if alone else {"_mean": 1, "finish": 1, "_compare": 1}
         assert found == {**ends, "damped_cholesky": turns * layers * steps // 4}

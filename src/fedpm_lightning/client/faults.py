@@ -44,7 +44,8 @@ def check_finite(update: ClientUpdate) -> None:
     if not math.isfinite(loss):
         raise FloatingPointError(f"the local training loss is {loss}")
     uploaded: dict[str, Any] = {**update.params, **update.message, **update.buffers}
-    parts = dict(_leaves("", uploaded))
+    plain = all(type(part) is Tensor for part in uploaded.values())
+    parts: dict[str, Tensor] = uploaded if plain else dict(_leaves("", uploaded))
     if all_finite(parts.values()):
         return
     bad = [name for name, tensor in parts.items() if not all_finite([tensor])]

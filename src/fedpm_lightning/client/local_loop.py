@@ -8,6 +8,7 @@ from functools import cache
 from typing import Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
 
 from fedpm_lightning.client.local_model import LocalModel, no_autocast
@@ -64,10 +65,10 @@ def local_loop(
 ) -> LocalResult:
     """Train `model` in place for as many steps as there are batches.
 
-    Losses are summed on the device and read once at the end, so that no step waits for the device.
+    Losses stay on the device and are read once at the end, so that no step waits for the device.
     """
-    steps, seen = 0, 0
-    total = torch.zeros((), dtype=torch.float64, device=model.device)
+    losses: list[Tensor] = []
+    sizes: list[int] = []
     takes_batch, takes_rows = _kind(type(optimizer))
     with_batch = cast(UsesBatches, optimizer) if takes_batch else None
     with_rows = cast(UsesCurvature, optimizer) if takes_rows else None
@@ -83,7 +84,17 @@ def local_loop(
             if transform is not None:
                 transform(model.params)
             step()
-        total += loss.double() * len(targets)
-        steps, seen = steps + 1, seen + len(targets)
+        losses.append(loss)
+        sizes.append(targets.shape[0])
     model.zero_grad()
-    return LocalResult(steps, float(total) / max(seen, 1))
+    return LocalResult(len(losses), _mean(losses, sizes))
+
+
+def _mean(losses: list[Tensor], sizes: list[int]) -> float:
+    """Return the mean of batches' mean losses over their samples, summed in float64."""
+    if not losses:
+        return 0.0
+    total = 0.0  # not sum(), which rounds otherwise from Python 3.12 on
+    for loss, size in zip(torch.stack(losses).double().tolist(), sizes, strict=True):
+        total += loss * size
+    return total / max(sum(sizes), 1)
