@@ -35,6 +35,7 @@ TABLES: dict[str, list[str]] = {
     "reach": [f"{SMALL}/final-a0.1", "--reach", "0.45"],
     "larger": [f"{SMALL}/larger-a0.1", "--at", "final"],
     "full": [f"{SMALL}/full-a0.1", "--at", "final"],
+    "larger-reach": [f"{SMALL}/larger-a0.1", "--reach", "0.55"],
     "all-digits": ["results/all_methods/digits", "--at", "final"],
     "all-cifar10": ["results/all_methods/cifar10", "--at", "final"],
     "text-accuracy": [f"{TEXT}/final", "--at", "final"],
