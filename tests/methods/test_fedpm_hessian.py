@@ -81,7 +81,7 @@ def test_no_anchor_outlives_its_round():
 
     run.method.prepare = prepare
     run.step()
-    run.witness.updates = []
+    run.recorder.updates = []
     gc.collect()
     assert len(alive) == 4 and not any(ref() is not None for ref in alive)
     assert not any(run.states.values())
