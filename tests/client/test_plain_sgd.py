@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from fedpm_lightning.client.plain_sgd import quick_step
@@ -61,3 +62,9 @@ def test_hooks_of_a_step_are_called():
     finally:
         handle.remove()
     assert called == ["own", "all"]
+
+
+def test_a_step_that_a_scheduler_has_wrapped_is_called():
+    optimizer = SGD(leaves(), lr=0.3)
+    LambdaLR(optimizer, lambda _: 1.0)
+    assert quick_step(optimizer) == optimizer.step

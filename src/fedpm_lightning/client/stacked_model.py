@@ -46,7 +46,7 @@ class StackedModel(LocalModel):
             name: p.detach().new_empty(clients, *p.shape).requires_grad_() for name, p in single.params.items()
         }
         self._general = vmap(lambda leaves, x: functional_call(self.net, leaves, (x,)))
-        self._filled: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self._batch_weights: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -136,11 +136,11 @@ class StackedModel(LocalModel):
         """Return 1/B_i for the samples that count and 0 for the others, [m, B], and B_i [m]; worked out once each."""
         B, dtype = targets.shape[1], next(iter(self.params.values())).dtype
         key = (B, *self._sizes)
-        if key not in self._filled:
+        if key not in self._batch_weights:
             sizes = torch.tensor(self._sizes, device=targets.device)
             count = torch.arange(B, device=targets.device) < sizes[:, None]
-            self._filled = {key: (count / sizes[:, None].to(dtype), sizes)}
-        return self._filled[key]
+            self._batch_weights = {key: (count / sizes[:, None].to(dtype), sizes)}
+        return self._batch_weights[key]
 
     def float_buffers(self) -> Params:
         """Return the floating-point buffers, the same for every client, [C, ...]."""

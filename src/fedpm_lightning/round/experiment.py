@@ -195,5 +195,5 @@ class Experiment:
             call(*arguments)
 
     def has_hook(self, hook: str) -> bool:
-        """Whether any implements a hook."""
+        """Whether anything registered implements a hook."""
         return bool(self._implemented[hook])
